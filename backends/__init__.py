@@ -1,0 +1,31 @@
+"""The targets, by name. A backend is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from headrace.backends.interface import Backend
+from headrace.errors import TargetError
+
+TARGETS = {
+    "reference": "headrace.backends.reference:Reference",
+    "cpu": "headrace.backends.cpu:Cpu",
+}
+# What "auto" tries, best first. A device that is there but unusable is an error, not a reason to go on.
+PREFERRED = ("cpu",)
+
+
+def backend(target: str) -> Backend:
+    """The backend of a target, checked to run here; "auto" picks the best device present.
+
+    Raises:
+        TargetError: no such target, or something that it needs is missing here.
+    """
+    name = PREFERRED[0] if target == "auto" else target
+    if name not in TARGETS:
+        raise TargetError(f"There is no target {target!r}. Choose from auto, {', '.join(TARGETS)}.")
+    module, attribute = TARGETS[name].split(":")
+    found = cast(Backend, getattr(importlib.import_module(module), attribute)())
+    found.check()
+    return found

@@ -1,0 +1,41 @@
+"""The CPU target: Inductor's C++ code and oneDNN products, compiled once per program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from headrace.backends.inductor import Compiled, compile_program
+from headrace.errors import TargetError
+from headrace.ir import Program
+
+COMPILERS = ("g++", "clang++", "c++")
+# Freezing lets oneDNN pack the weights once, where it has products of that dtype.
+OPTIONS = {"freezing": True}
+
+
+class Cpu:
+    """Runs on any x86-64 or Arm CPU with a C++ compiler beside it."""
+
+    name = "cpu"
+    suffix = ".pt2"
+    dtypes = ("float32", "bfloat16", "float16")
+
+    def check(self) -> None:
+        """A C++ compiler must be on the path, or named by CXX."""
+        named = os.environ.get("CXX")
+        if not any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
+            what = f"CXX names {named}, which is not on the path" if named else "no C++ compiler is on the path"
+            raise TargetError(
+                f"The target cpu compiles C++ code, but {what}. Install one (apt-get install g++, dnf install gcc-c++, "
+                'xcode-select --install), or use target="reference", which is slow and needs none.'
+            )
+
+    def compile(self, program: Program) -> Compiled:
+        """Compile ahead of time."""
+        return compile_program(program, OPTIONS)
+
+    def load(self, path: Path, program: Program) -> Compiled:
+        """Load a saved package; needs no compiler."""
+        return Compiled(path, program.inputs)

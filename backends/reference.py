@@ -1,0 +1,51 @@
+"""The slow, clear target: interprets the IR node by node. It says what the IR means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headrace import graphs
+from headrace.ir import Program
+
+
+class Interpreted:
+    """A program run by each operator's definition in `headrace.ops`, nothing fused or rewritten."""
+
+    graphs = 1
+
+    def __init__(self, program: Program) -> None:
+        """Keep the graph."""
+        self.calls = 0
+        self._exported = program.graph
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Interpret the graph on `inputs`."""
+        self.calls += 1
+        return graphs.run(self._exported, inputs)[0][0]
+
+    def save(self, path: Path) -> None:
+        """Write the exported program, weights included."""
+        torch.export.save(self._exported, path)
+
+
+class Reference:
+    """Runs anywhere that torch does, in any dtype."""
+
+    name = "reference"
+    suffix = ".pt2"
+    dtypes = ("float32", "bfloat16", "float16", "float64")
+
+    def check(self) -> None:
+        """Nothing is needed."""
+
+    def compile(self, program: Program) -> Interpreted:
+        """There is nothing to compile."""
+        return Interpreted(program)
+
+    def load(self, path: Path, program: Program) -> Interpreted:
+        """Read the exported program back."""
+        return Interpreted(program.with_(exported=torch.export.load(path)))

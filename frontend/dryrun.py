@@ -1,0 +1,133 @@
+"""One eager run of the model before it is traced: what it calls, what it returns, what its head is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.errors import TraceError
+from headrace.frontend.interface import Call, capture
+from headrace.frontend.served import Signature, call, first_tensor, hidden_rows, sample
+from headrace.ir import Head
+
+BATCH, LENGTH = 2, 7
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What one eager run showed.
+
+    Attributes:
+        calls: the attentions that went through transformers' interface, in order.
+        backbone: the outermost module that returned hidden rows.
+        hidden: width of those rows.
+        vocabulary: rows of the input embedding.
+        head: what the model ends in; `note` says why where it is OTHER.
+        width: last dimension of the head's logits, 0 without a head.
+    """
+
+    calls: tuple[Call, ...]
+    backbone: nn.Module
+    hidden: int
+    vocabulary: int
+    head: Head
+    width: int
+    note: str = ""
+
+
+def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
+    """Run the model once on random tokens, through the captured interfaces.
+
+    Raises:
+        TraceError: the model's own forward fails on a plain batch, or returns no rows.
+    """
+    vocabulary = vocabulary_size(module)
+    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config))
+    returned: list[tuple[nn.Module, Any]] = []
+    hooks = [m.register_forward_hook(lambda m, _args, out: returned.append((m, out))) for m in module.modules()]
+    try:
+        with capture(module) as captured, torch.no_grad():
+            output = call(module, signature, inputs)
+    except Exception as error:
+        raise TraceError(f"The model's own forward fails on a batch of {BATCH} x {LENGTH} tokens: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    backbone = _backbone(module, returned)
+    rows = next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+    head, width, note = read_head(output, rows, vocabulary, config, module)
+    return DryRun(tuple(captured.calls), backbone, rows.shape[-1], vocabulary, head, width, note)
+
+
+def _backbone(module: nn.Module, returned: list[tuple[nn.Module, Any]]) -> nn.Module:
+    """Modules return from the inside out, so the last one with hidden rows is the outermost."""
+    for candidate, output in reversed(returned):
+        rows = getattr(output, "last_hidden_state", None)
+        if isinstance(rows, Tensor) and rows.dim() == 3:
+            return candidate
+    output = returned[-1][1]
+    if isinstance(output, Tensor) and output.dim() == 3:
+        return module
+    raise TraceError("No module in the model returns hidden rows [batch, sequence, width]; nothing can be served.")
+
+
+def read_head(
+    output: Any, rows: Tensor, vocabulary: int, config: Any, module: nn.Module
+) -> tuple[Head, int, str]:
+    """Tell the head by the shape of what the model returns: [B, C], [B, S, C] or [B, S, vocabulary]."""
+    logits = getattr(output, "logits", None)
+    if logits is None:
+        tensor = first_tensor(output)
+        if getattr(output, "last_hidden_state", None) is not None or tensor is None or tensor is rows:
+            return Head.NONE, 0, ""
+        if not isinstance(output, (Tensor, tuple, list)) or tensor.dim() not in (2, 3):
+            names = ", ".join(output.keys()) if hasattr(output, "keys") else output.__class__.__name__
+            return Head.OTHER, 0, f"the model returns {names}; served are logits and hidden rows"
+        logits = tensor
+    width = int(logits.shape[-1])
+    if logits.shape[:-1] == rows.shape[:1]:
+        return Head.SEQUENCE, width, ""
+    if logits.shape[:-1] != rows.shape[:2]:
+        return Head.OTHER, width, f"logits of shape {list(logits.shape)} for {list(rows.shape[:2])} tokens"
+    labels = getattr(config, "num_labels", None)
+    if width < vocabulary or (width == labels and not _has_vocabulary_head(module)):
+        return Head.TOKEN, width, ""
+    return (Head.CAUSAL_LM if _generates(module) else Head.MASKED_LM), width, ""
+
+
+def _has_vocabulary_head(module: nn.Module) -> bool:
+    getters = (getattr(m, "get_output_embeddings", None) for m in module.modules())
+    return any(getter is not None and getter() is not None for getter in getters)
+
+
+def _generates(module: nn.Module) -> bool:
+    return any(can() for m in module.modules() if (can := getattr(m, "can_generate", None)) is not None)
+
+
+def vocabulary_size(module: nn.Module) -> int:
+    """Rows of the input embedding: the token ids that the model can take.
+
+    Raises:
+        TraceError: the model has no input embedding.
+    """
+    for inner in module.modules():
+        try:
+            embedding = inner.get_input_embeddings()  # type: ignore[operator]
+        except (AttributeError, NotImplementedError, TypeError):
+            continue
+        if embedding is not None and hasattr(embedding, "weight"):
+            return int(embedding.weight.shape[0])
+    tables = [m for m in module.modules() if isinstance(m, nn.Embedding)]
+    if not tables:
+        raise TraceError("The model has no embedding of token ids; Headrace serves models that read token ids.")
+    return int(tables[0].num_embeddings)
+
+
+def special_ids(config: Any) -> frozenset[int]:
+    """Padding and end-of-text ids, which some heads look for in the text."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found = (getattr(text, name, None) for name in ("pad_token_id", "eos_token_id", "bos_token_id"))
+    return frozenset(i for value in found for i in (value if isinstance(value, list) else [value]) if i is not None)

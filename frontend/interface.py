@@ -1,0 +1,161 @@
+"""Transformers' attention and mask interfaces, implemented by the IR's operators.
+
+While `capture` is active, every attention that a model sends through the interface becomes one
+`headrace::attention` node and every mask one symbolic `headrace::mask` node.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from headrace.frontend.masks import read_mask
+from headrace.ir import MaskKind, Window
+
+# A name of our own: names that hold "sdpa", "flash" or "flex_attention" set off transformers' support checks.
+NAME = "headrace"
+
+
+class Call(NamedTuple):
+    """One attention that went through the interface, in call order."""
+
+    module: nn.Module
+    kind: MaskKind
+    window: Window
+
+
+@dataclass
+class Capture:
+    """What went through the interfaces: each attention, and the kind of each mask alive."""
+
+    calls: list[Call] = field(default_factory=list)
+    kinds: dict[int, tuple[weakref.ref[Tensor], MaskKind, Window]] = field(default_factory=dict)
+
+    def kind_of(self, mask: Tensor) -> tuple[MaskKind, Window]:
+        """The kind under which our mask function made this very tensor; OPAQUE for any other."""
+        made, kind, window = self.kinds.get(id(mask), (None, MaskKind.OPAQUE, Window()))
+        return (kind, window) if made is not None and made() is mask else (MaskKind.OPAQUE, Window())
+
+
+# Where transformers keeps the chosen implementations, past the setters that check and warn.
+ATTENTION, EXPERTS = "_attn_implementation_internal", "_experts_implementation_internal"
+
+_active: list[Capture] = []
+
+
+@contextmanager
+def capture(model: nn.Module) -> Iterator[Capture]:
+    """Route the model's attention through the IR's operators until the block ends."""
+    with implementation(model, NAME):
+        _active.append(Capture())
+        try:
+            yield _active[-1]
+        finally:
+            _active.pop()
+
+
+@contextmanager
+def implementation(model: nn.Module, name: str) -> Iterator[None]:
+    """Choose the attention implementation of every configuration in the model, and put back what was there.
+
+    It is set on the configurations, not through `set_attn_implementation`: a user's model is only borrowed. With
+    "eager", routed experts run eagerly too: their grouped products know no float64.
+    """
+    chosen = {ATTENTION: name} | ({EXPERTS: name} if name == "eager" else {})
+    before = [(config, {key: getattr(config, key) for key in chosen if hasattr(config, key)}) for config in _configs(model)]
+    for config, old in before:
+        vars(config).update({key: chosen[key] for key in old})
+    try:
+        yield
+    finally:
+        for config, old in before:
+            vars(config).update(old)
+
+
+def _configs(model: nn.Module) -> Iterator[Any]:
+    seen: set[int] = set()
+    todo = [config for module in model.modules() if (config := getattr(module, "config", None)) is not None]
+    while todo:
+        config = todo.pop()
+        if id(config) in seen or not hasattr(config, ATTENTION):
+            continue
+        seen.add(id(config))
+        yield config
+        todo += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+
+
+def _mask_function(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., object] | None = None,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> Tensor:
+    assert mask_function is not None
+    kind, window = read_mask(mask_function, local_size)
+    if kind is MaskKind.OPAQUE or isinstance(q_offset, Tensor):
+        kind = MaskKind.OPAQUE
+        made = sdpa_mask(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, local_size,
+            allow_is_causal_skip=False, allow_is_bidirectional_skip=False, use_vmap=use_vmap, device=device,
+        )  # fmt: skip
+        assert made is not None
+    else:
+        made = torch.ops.headrace.mask(
+            attention_mask, batch_size, q_length, kv_length, q_offset, kv_offset,
+            kind.value, list(window), torch.device(device),
+        )  # fmt: skip
+    if _active:
+        _active[-1].kinds[id(made)] = (weakref.ref(made), kind, window)
+    return made
+
+
+def _attention_function(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    captured = _active[-1] if _active else Capture()
+    if attention_mask is not None:
+        kind, window = captured.kind_of(attention_mask)
+        if attention_mask.dtype != torch.bool:
+            # Made outside the mask interface and already additive: kept exact as a bias, left OPAQUE for typing.
+            position_bias = attention_mask if position_bias is None else position_bias + attention_mask
+            attention_mask = None
+    else:
+        # No mask reached the attention: the keyword says how SDPA would treat it, else the module does.
+        causal = is_causal if is_causal is not None else getattr(module, "is_causal", False)
+        kind, window = (MaskKind.CAUSAL, Window(-1, 0)) if causal else (MaskKind.BIDIRECTIONAL, Window())
+    captured.calls.append(Call(module, kind, window))
+    scale = float(scaling) if scaling is not None else float(query.shape[-1]) ** -0.5
+    out = torch.ops.headrace.attention(
+        query, key, value, attention_mask, position_bias, s_aux, scale, kind.value, list(window), float(softcap or 0)
+    )
+    return out, None
+
+
+AttentionInterface.register(NAME, _attention_function)
+AttentionMaskInterface.register(NAME, _mask_function)

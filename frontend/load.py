@@ -1,0 +1,199 @@
+"""A user's model to a `Checkpoint`: from a local folder, a hub id or an `nn.Module` with its config."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from headrace.errors import LoadError
+from headrace.frontend.sentence import SentenceModules, read_sentence_modules
+
+WEIGHTS = ("*.safetensors", "*.bin")
+SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model in memory, in eval mode and in the dtype that will run, with what its folder says beside it.
+
+    Attributes:
+        module: the eager model; weights stay memory-mapped where the file's dtype is the running one.
+        config: the module's transformers configuration, None for a module without one.
+        tokenizer: a transformers tokenizer, None where none was found or given.
+        sentence: the sentence-transformers modules of the folder, if it is one.
+        missing: parameters of the module that the weights lacked.
+        raw_config: `config.json` as it was written, empty for a module.
+    """
+
+    name: str
+    module: nn.Module
+    config: Any
+    tokenizer: Any
+    sentence: SentenceModules | None
+    missing: tuple[str, ...]
+    raw_config: dict[str, Any]
+
+
+def load(
+    source: str | Path | nn.Module,
+    *,
+    dtype: torch.dtype,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Checkpoint:
+    """Load a model in `dtype`, ready to trace.
+
+    Args:
+        source: a folder, a hub id or a module. A module is used as it is, and must already be in `dtype`.
+        tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
+
+    Raises:
+        LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
+    """
+    if isinstance(source, nn.Module):
+        return _from_module(source, dtype, _tokenizer(tokenizer, trust_remote_code))
+    folder = find_folder(source, revision, trust_remote_code)
+    config, raw = _config(folder, trust_remote_code)
+    sentence = read_sentence_modules(folder)
+    weights = folder / sentence.transformer if sentence else folder
+    if weights != folder:
+        config, raw = _config(weights, trust_remote_code)
+    module, missing = _weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
+    found = _tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
+    if sentence:
+        sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
+    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw)
+
+
+def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+    held = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if held and dtype not in held:
+        raise LoadError(
+            f"The module's weights are {', '.join(sorted(map(_short, held)))}, but {_short(dtype)} was asked for. Load "
+            f"it with dtype={_short(dtype)} (a cast after loading can lose what the checkpoint keeps in float32), or "
+            f'pass dtype="{_short(next(iter(held)))}".'
+        )
+    configs = (getattr(m, "config", None) for m in module.modules())
+    config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
+    name = f"a {module.__class__.__name__} module"
+    return Checkpoint(name, module.eval(), config, tokenizer, None, (), {})
+
+
+def find_folder(source: str | Path, revision: str | None, trust_remote_code: bool) -> Path:
+    """The local folder of a model: itself, or a snapshot of a hub id."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise LoadError(f"{source} is a file. Give the folder that holds config.json and the weights.")
+    name = str(source)
+    if not HUB_ID.fullmatch(name) or name.startswith("."):
+        raise LoadError(f"There is no folder {source}. Give a folder that holds config.json, or a hub id (owner/name).")
+    return _snapshot(name, revision, trust_remote_code)
+
+
+def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    patterns = [*SIDE_FILES, *(["*.py"] if trust_remote_code else [])]
+    try:
+        try:
+            files = HfApi().list_repo_files(name, revision=revision)
+            # The safetensors alone where there are any: .bin files beside them are the same weights again.
+            kinds = [kind for kind in WEIGHTS if any(file.endswith(kind[1:]) for file in files)][:1]
+        except Exception:
+            kinds = list(WEIGHTS)  # offline, a cached snapshot may still be whole
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*patterns, *kinds]))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+        raise LoadError(
+            f"There is no folder {name}, and the model hub gave no model of that name ({reason}). Check the spelling "
+            "and the network, or give the folder of a downloaded model."
+        ) from error
+
+
+def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
+    with _readable(path):
+        raw = json.loads(path.read_text())
+        if raw.get("auto_map") and not trust_remote_code and raw.get("model_type") not in transformers.CONFIG_MAPPING:
+            raise LoadError(
+                f"{folder} needs its own Python code (auto_map in config.json). Read that code, then pass "
+                "trust_remote_code=True to run it."
+            )
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), raw
+
+
+def _weights(
+    folder: Path, config: Any, dtype: torch.dtype, trust_remote_code: bool, *, bare: bool
+) -> tuple[nn.Module, tuple[str, ...]]:
+    if not any(next(folder.glob(kind), None) for kind in WEIGHTS):
+        raise LoadError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}). Give a folder with the trained weights.")
+    build = transformers.AutoModel if bare else _model_class(config, trust_remote_code)
+    with _readable(folder):
+        # .bin files are read with weights_only: nothing in them is run.
+        model, info = build.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True, weights_only=True
+        )
+    if info["mismatched_keys"]:
+        raise LoadError(f"{folder}: weights of another shape than config.json says: {sorted(info['mismatched_keys'])}")
+    return model, tuple(sorted(info["missing_keys"]))
+
+
+def _model_class(config: Any, trust_remote_code: bool) -> Any:
+    """The class that wrote the folder: it alone says which head the weights belong to."""
+    names = config.architectures or []
+    if not names:
+        return transformers.AutoModel
+    if (found := getattr(transformers, names[0], None)) is not None:
+        return found
+    auto_map = getattr(config, "auto_map", None) or {}
+    mapped = next((auto for auto, where in auto_map.items() if str(where).endswith("." + names[0])), None)
+    if mapped and trust_remote_code:
+        return getattr(transformers, mapped)
+    raise LoadError(
+        f"config.json names the class {names[0]}, which transformers {transformers.__version__} does not have. "
+        "Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
+    )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except LoadError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise LoadError(f"{path} cannot be read: {error.__class__.__name__}: {first}") from error
+
+
+def _tokenizer(given: Any, trust_remote_code: bool) -> Any:
+    if not isinstance(given, (str, Path)):
+        return given
+    with _readable(Path(given)):
+        return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code)
+
+
+def _folder_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
+    if not any(next(folder.glob(name), None) for name in TOKENIZER_FILES):
+        return None
+    return _tokenizer(folder, trust_remote_code)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

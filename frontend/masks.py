@@ -1,0 +1,67 @@
+"""The kind of a mask, read from the index closure that transformers hands a mask function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from headrace.ir import MaskKind, Window
+
+# Query positions to look from. None is a multiple of a power of two: at the edge of a chunk, a chunked mask
+# would pass for a window of one.
+ORIGIN, OTHER_ORIGINS = 1 << 16, (65_543, 99_991, 131_071)
+LEAST_REACH = 64
+
+
+def read_mask(closure: Callable[..., object], local_size: int | None) -> tuple[MaskKind, Window]:
+    """Evaluate `closure(batch, head, query, key)` on concrete positions around a query.
+
+    Args:
+        closure: transformers' mask function, true where the query sees the key.
+        local_size: the window or chunk that the caller of the closure states, a hint of how far to look.
+
+    Returns:
+        The kind and the inclusive window, or OPAQUE where the relation depends on more than the distance.
+    """
+    if _captures_tensor(closure):
+        # E.g. chunks counted from each row's left padding: not a relation of two positions alone.
+        return MaskKind.OPAQUE, Window()
+    reach = 2 * max(local_size or 0, LEAST_REACH) + 5
+    # The closure runs while the model is being traced; these evaluations must not enter the graph.
+    with _disable_current_modes():
+        lines = [_around(closure, origin, reach) for origin in (ORIGIN, *OTHER_ORIGINS, reach + 3)]
+    seen = lines[0]
+    left, right = _run(seen[reach::-1]), _run(seen[reach:])
+    if any(line != seen for line in lines) or not seen[reach] or left is None or right is None:
+        return MaskKind.OPAQUE, Window()
+    return _kind(left, right, reach)
+
+
+def _captures_tensor(closure: Any) -> bool:
+    cells = [cell.cell_contents for cell in getattr(closure, "__closure__", None) or ()]
+    held = [item for cell in cells for item in (cell if isinstance(cell, (tuple, list)) else [cell])]
+    return any(isinstance(item, Tensor) or (callable(item) and _captures_tensor(item)) for item in held)
+
+
+def _kind(left: int, right: int, reach: int) -> tuple[MaskKind, Window]:
+    before = -1 if left == reach else left
+    if right == 0:
+        return MaskKind.CAUSAL, Window(before, 0)
+    return MaskKind.BIDIRECTIONAL, Window(before, -1 if right == reach else right)
+
+
+def _around(closure: Callable[..., object], origin: int, reach: int) -> list[bool]:
+    zero = torch.zeros((), dtype=torch.long)
+    keys = torch.arange(origin - reach, origin + reach + 1)
+    seen: list[bool] = torch.as_tensor(closure(zero, zero, torch.as_tensor(origin), keys)).expand(keys.shape).tolist()
+    return seen
+
+
+def _run(seen: list[bool]) -> int | None:
+    """How far an unbroken run of seen keys goes beyond the query itself; None where it breaks and resumes."""
+    length = seen.index(False) if False in seen else len(seen)
+    return None if any(seen[length:]) else length - 1

@@ -1,0 +1,206 @@
+"""A checkpoint to a traced `Program`: one export, with every attention as one node and every fact that shows here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from headrace import graphs
+from headrace.errors import TraceError
+from headrace.frontend.behaviour import Behaviour
+from headrace.frontend.claims import config_hash, read_claims, read_labels
+from headrace.frontend.dryrun import DryRun, dry_run, special_ids
+from headrace.frontend.heads import cut_rows
+from headrace.frontend.interface import capture
+from headrace.frontend.load import Checkpoint
+from headrace.frontend.positions import find_limits, find_offset, read_positions
+from headrace.frontend.sentence import Pool
+from headrace.frontend.served import Served, Signature, call, positions, sample, signature
+from headrace.ir import (
+    Head,
+    MaskKind,
+    Output,
+    OutputKind,
+    Pooling,
+    PoolKind,
+    Program,
+    Source,
+    Stage,
+    Task,
+    TextRules,
+)
+
+BATCH, LENGTH = 2, 7
+# What a head returns, beside the hidden rows that its choice of rows is found from.
+HEAD_OUTPUTS = {
+    Head.NONE: (OutputKind.HIDDEN,),
+    Head.SEQUENCE: (OutputKind.SEQUENCE_LOGITS, OutputKind.HIDDEN),
+    Head.TOKEN: (OutputKind.TOKEN_LOGITS,),
+    Head.MASKED_LM: (OutputKind.VOCABULARY_LOGITS,),
+    Head.CAUSAL_LM: (OutputKind.VOCABULARY_LOGITS, OutputKind.HIDDEN),
+    Head.OTHER: (OutputKind.HIDDEN,),
+}
+ROUTERS = frozenset({"topk", "_grouped_mm", "sort"})
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced program and the eager module's behaviour, which the probe measures it against."""
+
+    program: Program
+    behaviour: Behaviour
+
+
+def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> Traced:
+    """Export the model once, with a dynamic batch and sequence.
+
+    Args:
+        pools: how rows become a vector; None follows the folder, else mean for a bidirectional model and last for
+            a causal one.
+
+    Raises:
+        TraceError: the code can't be exported so.
+    """
+    module, config = checkpoint.module, checkpoint.config
+    accepted = signature(module)
+    with _padding_id(config, module):
+        seen = dry_run(module, config, accepted)
+        has_positions = "position_ids" in accepted.inputs
+        offset = find_offset(module, config, accepted, seen.vocabulary) if has_positions else 0
+        pooling = _pooling(checkpoint, seen, pools)
+        kinds = _outputs(checkpoint, seen, pooling)
+        served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
+        exported = _export(served, _sample(config, accepted, seen.vocabulary, offset), config)
+        exported, rows = _cut(exported, kinds, seen, config, offset)
+    where = read_positions(exported, offset)
+    program = Program(
+        exported=exported,
+        source=_source(checkpoint),
+        stage=Stage.TRACED,
+        dtype=str(next(p.dtype for p in module.parameters() if p.is_floating_point())).removeprefix("torch."),
+        inputs=graphs.inputs_of(exported),
+        outputs=_described(exported, kinds),
+        head=seen.head,
+        vocabulary=seen.vocabulary,
+        head_note=seen.note,
+        head_rows=rows,
+        positions=where,
+        limits=find_limits(where, config),
+        text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
+        labels=read_labels(config, seen.head, seen.width),
+        pooling=pooling,
+        claims=read_claims(config),
+        routed_experts=any(getattr(n.target, "_opname", "") in ROUTERS for n in exported.graph.nodes),
+        attention_calls=len(seen.calls),
+        missing=tuple(f"model.{name}" for name in checkpoint.missing),
+        declared_tasks=checkpoint.sentence.tasks if checkpoint.sentence else (),
+        declared_default=_declared_default(checkpoint),
+    )
+    return Traced(program, Behaviour(served, config, seen, offset))
+
+
+@contextmanager
+def _padding_id(config: Any, module: nn.Module) -> Iterator[None]:
+    """Sequence heads refuse a batch without a padding id, though the choice of rows that needs it is cut out."""
+    text = config.get_text_config() if config is not None else None
+    lacks = text is not None and getattr(text, "pad_token_id", 0) is None
+    if lacks:
+        text.pad_token_id = 0
+    try:
+        yield
+    finally:
+        if lacks:
+            text.pad_token_id = None
+
+
+def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] | None) -> Pooling | None:
+    sentence = checkpoint.sentence
+    if pools is not None:
+        return Pooling(pools, sentence.normalize if sentence else False, "asked for")
+    if sentence is not None and sentence.pools:
+        return Pooling(sentence.pools, sentence.normalize, "modules.json")
+    if seen.head not in (Head.NONE, Head.CAUSAL_LM):
+        return None
+    causal = bool(seen.calls) and all(made.kind is MaskKind.CAUSAL for made in seen.calls)
+    kind = PoolKind.LAST if causal else PoolKind.MEAN
+    return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(causal)} model", assumed=True)
+
+
+def _direction(causal: bool) -> str:
+    return "causal" if causal else "bidirectional"
+
+
+def _outputs(checkpoint: Checkpoint, seen: DryRun, pooling: Pooling | None) -> tuple[OutputKind, ...]:
+    kinds = HEAD_OUTPUTS[seen.head]
+    if checkpoint.sentence is not None and not checkpoint.sentence.pools:
+        kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
+    return (*kinds, OutputKind.EMBEDDING) if pooling is not None else kinds
+
+
+def _served(
+    checkpoint: Checkpoint, accepted: Signature, seen: DryRun, kinds: tuple[OutputKind, ...], pooling: Pooling | None
+) -> Served:
+    tail = checkpoint.sentence.modules if checkpoint.sentence and len(checkpoint.sentence.modules) else None
+    pool = Pool(pooling.kinds) if pooling else None
+    return Served(checkpoint.module, accepted, seen.backbone, kinds, pool, tail)
+
+
+def _sample(
+    config: Any, accepted: Signature, vocabulary: int, offset: int
+) -> dict[str, Tensor]:
+    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config)) | {"position_ids": positions(BATCH, LENGTH, offset)}
+    # The mask is always an input, also of a model that takes none: pooling reads it.
+    return {name: inputs[name] for name in ("input_ids", "attention_mask", *accepted.inputs[1:]) if name in inputs}
+
+
+def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedProgram:
+    # A model that slices a position table bounds its sequence, and the export wants the bound said beforehand.
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None) if config is not None else None
+    bound = longest if isinstance(longest, int) and longest > LENGTH else None
+    shape = {0: Dim("batch", min=1), 1: Dim("sequence", min=1, max=bound)}
+    with capture(served.model), torch.no_grad():
+        try:
+            exported = torch.export.export(
+                served, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, shape), strict=False
+            )
+            return exported.run_decompositions({})
+        except Exception as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+            raise TraceError(
+                f"The model's code cannot be exported with a dynamic batch and sequence: {first} (HEADRACE_DEBUG=4 "
+                "shows the whole of torch.export's message.)"
+            ) from error
+
+
+def _cut(
+    exported: ExportedProgram, kinds: tuple[OutputKind, ...], seen: DryRun, config: Any, offset: int
+) -> tuple[ExportedProgram, PoolKind | None]:
+    if seen.head is not Head.SEQUENCE:
+        return exported, None
+    hidden = exported.graph.output_node().args[0][kinds.index(OutputKind.HIDDEN)]  # type: ignore[index]
+    return cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset)  # type: ignore[union-attr]
+
+
+def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...]) -> tuple[Output, ...]:
+    nodes = exported.graph.output_node().args[0]
+    return tuple(
+        Output(kind.value, kind, int(node.meta["val"].shape[-1]))  # type: ignore[union-attr]
+        for kind, node in zip(kinds, nodes, strict=True)  # type: ignore[arg-type]
+    )
+
+
+def _declared_default(checkpoint: Checkpoint) -> Task | None:
+    return checkpoint.sentence.tasks[0] if checkpoint.sentence else None
+
+
+def _source(checkpoint: Checkpoint) -> Source:
+    versions = (("torch", str(torch.__version__)), ("transformers", transformers.__version__))
+    count = sum(p.numel() for p in checkpoint.module.parameters())
+    return Source(checkpoint.name, config_hash(checkpoint.config), versions, count)

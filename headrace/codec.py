@@ -1,0 +1,55 @@
+"""Facts to JSON and back: dataclasses, enums, named tuples and tuples, by their declared types and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from enum import Enum
+from typing import Any
+
+
+def encode(value: Any) -> Any:
+    """The JSON form of a fact. Fields that take no part in comparison (the graph) are left out."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(kind: Any, data: Any) -> Any:
+    """The fact of type `kind` that `encode` turned into `data`.
+
+    Raises:
+        ValueError, TypeError, KeyError: `data` is not of that form.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if data is None else decode(next(a for a in arguments if a is not type(None)), data)
+    if origin is tuple:
+        kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else arguments
+        return tuple(decode(k, item) for k, item in zip(kinds, data, strict=True))
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, data)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(data)
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return kind(*data)
+    if kind is float and isinstance(data, int):
+        return float(data)
+    if not isinstance(data, kind):
+        raise TypeError(f"expected {kind.__name__}, met {data!r}")
+    return data
+
+
+def _decode_dataclass(kind: Any, data: Any) -> Any:
+    # The graph's type is named for readers only: resolving the other annotations must not import torch.
+    hints = typing.get_type_hints(kind, localns={"ExportedProgram": object})
+    stored = [f.name for f in dataclasses.fields(kind) if f.compare]
+    if set(data) != set(stored):
+        raise KeyError(f"{kind.__name__} has the fields {stored}, met {sorted(data)}")
+    left_out = {f.name: None for f in dataclasses.fields(kind) if not f.compare}
+    return kind(**left_out, **{name: decode(hints[name], data[name]) for name in stored})

@@ -1,0 +1,57 @@
+"""Every error that Headrace raises on purpose, one class a stage.
+
+A message says what was met, where, what is accepted and what to do. `raise` is for a user's mistake,
+`assert` for ours.
+"""
+
+
+class HeadraceError(Exception):
+    """The root: catching it catches everything that Headrace refuses."""
+
+
+class HeadraceWarning(UserWarning):
+    """Something was decided for the user that they may want otherwise; said once."""
+
+
+class LoadError(HeadraceError):
+    """A model folder, hub id or module cannot be turned into weights, a config and a tokenizer."""
+
+
+class TraceError(HeadraceError):
+    """The model's code cannot be traced into a program with a dynamic batch and sequence."""
+
+
+class AttentionTypeError(HeadraceError):
+    """An attention cannot be typed, contradicts a claim of the config, or behaves unlike its type."""
+
+
+class VerifyError(HeadraceError):
+    """A program breaks a rule of its stage: names the pass, the node and the rule."""
+
+
+class TaskNotEnabledError(HeadraceError):
+    """The selected task is not among those that the model offers and its route enables."""
+
+
+class TargetError(HeadraceError):
+    """The target cannot run here, or cannot run this program."""
+
+
+class InputError(HeadraceError):
+    """A request is not of the form that the task takes."""
+
+
+class InputTooLongError(InputError):
+    """A request has more tokens than the model or the token budget admits."""
+
+
+class NonFiniteError(HeadraceError):
+    """An answer holds a NaN or an infinity."""
+
+
+class ArtifactError(HeadraceError):
+    """A saved model is damaged, partial, foreign or newer than this version."""
+
+
+class ParityError(HeadraceError):
+    """Two runs that must agree do not."""

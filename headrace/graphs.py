@@ -1,0 +1,109 @@
+"""Exported graphs: running one eagerly and rewriting one. The private corners of torch.export are touched here alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+Edit = Callable[[fx.Graph], None]
+
+
+def inputs_of(exported: ExportedProgram) -> tuple[str, ...]:
+    """The names of the inputs that a caller gives, in order."""
+    return tuple(exported.graph_signature.user_inputs)
+
+
+def bindings(exported: ExportedProgram, inputs: Mapping[str, Tensor]) -> list[Any]:
+    """The graph's arguments in placeholder order: weights and constants from the program, the rest from the caller."""
+    held: dict[str, Any] = {**exported.constants, **exported.state_dict}
+    return [
+        inputs[spec.arg.name] if spec.kind is InputKind.USER_INPUT else held[str(spec.target)]
+        for spec in exported.graph_signature.input_specs
+    ]
+
+
+class _Tapped(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, taps: frozenset[str]) -> None:
+        super().__init__(module)
+        self.taps, self.seen = taps, dict[str, Any]()
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.name in self.taps:
+            self.seen[n.name] = result
+        return result
+
+
+@torch.no_grad()
+def run(
+    exported: ExportedProgram, inputs: Mapping[str, Tensor], taps: Iterable[str] = ()
+) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """Interpret the graph node by node, each operator by its eager implementation.
+
+    Returns:
+        The outputs in order, and the values of the nodes named in `taps`.
+    """
+    interpreter = _Tapped(exported.graph_module, frozenset(taps))
+    outputs = interpreter.run(*bindings(exported, inputs))
+    return tuple(outputs), interpreter.seen
+
+
+def rewrite(exported: ExportedProgram, edit: Edit) -> ExportedProgram:
+    """A copy of the program whose graph `edit` has changed; nodes that it left without use are gone."""
+    module = copy.deepcopy(exported.graph_module)
+    edit(module.graph)
+    return _rebuilt(exported, module, keep=None)
+
+
+def keep_outputs(exported: ExportedProgram, keep: tuple[int, ...]) -> ExportedProgram:
+    """A copy that returns only the outputs at those places, without the nodes and weights that only others read."""
+    module = copy.deepcopy(exported.graph_module)
+    output = module.graph.output_node()
+    output.args = (tuple(output.args[0][i] for i in keep),)  # type: ignore[index, misc]
+    return _rebuilt(exported, module, keep)
+
+
+def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int, ...] | None) -> ExportedProgram:
+    module.graph.eliminate_dead_code()
+    unused = _drop_unused_weights(exported, module.graph)
+    module.graph.lint()
+    module.recompile()
+    signature = copy.deepcopy(exported.graph_signature)
+    signature.input_specs = [spec for spec in signature.input_specs if spec.arg.name not in unused]
+    results = module.graph.output_node().args[0]
+    specs = signature.output_specs if keep is None else [signature.output_specs[i] for i in keep]
+    for spec, node in zip(specs, results, strict=True):  # type: ignore[arg-type]
+        spec.arg.name = node.name
+    signature.output_specs = list(specs)
+    calls = copy.deepcopy(exported.module_call_graph)
+    whole = calls[0].signature
+    assert whole is not None
+    whole.out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
+    whole.outputs = [spec.arg for spec in specs]
+    used = {str(spec.target) for spec in signature.input_specs if spec.target is not None}
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=signature,
+        state_dict={name: value for name, value in exported.state_dict.items() if name in used},
+        range_constraints=exported.range_constraints,
+        module_call_graph=calls,
+        example_inputs=exported.example_inputs,
+        constants={name: value for name, value in exported.constants.items() if name in used},
+        verifiers=exported.verifiers,
+    )
+
+
+def _drop_unused_weights(exported: ExportedProgram, graph: fx.Graph) -> frozenset[str]:
+    given = set(inputs_of(exported))
+    unused = [n for n in graph.nodes if n.op == "placeholder" and not n.users and n.name not in given]
+    for node in unused:
+        graph.erase_node(node)
+    return frozenset(node.name for node in unused)

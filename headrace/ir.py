@@ -1,0 +1,375 @@
+"""The IR: a `Program` is an exported graph and the facts that the passes established about it.
+
+The graph is a `torch.export.ExportedProgram`; the semantics live in the arguments of the operators in
+`headrace.ops`. Everything here imports without torch, since manifests are read where there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+class AttentionType(StrEnum):
+    """Contract A: which rows an attention's keys come from, and which of them a query sees."""
+
+    DECODER = "DECODER"
+    ENCODER_ONLY = "ENCODER_ONLY"
+    ENCODER = "ENCODER"
+    ENCODER_DECODER = "ENCODER_DECODER"
+
+
+class MaskKind(StrEnum):
+    """The relation between query and key positions, before the window narrows it."""
+
+    CAUSAL = "causal"
+    BIDIRECTIONAL = "bidirectional"
+    OPAQUE = "opaque"
+
+
+class Window(NamedTuple):
+    """How many keys a query sees before and after itself, inclusive; -1 is without bound."""
+
+    left: int = -1
+    right: int = -1
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the window narrows what the mask kind alone would show."""
+        return self.left >= 0 or self.right > 0
+
+    def __str__(self) -> str:
+        """E.g. `(64, 64)` or `(*, 0)`."""
+        return "({}, {})".format(*("*" if side < 0 else side for side in self))
+
+
+class Verdict(StrEnum):
+    """What the probe saw of one attention (contract A3)."""
+
+    PENDING = "pending"
+    PROVEN = "proven"
+    PROVEN_SHRUNK = "proven with the window shrunk"
+    UNPROBED = "unprobed"
+
+
+class BiasKind(StrEnum):
+    """What is added to the scores beside the mask."""
+
+    NONE = "none"
+    TENSOR = "tensor"
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """One attention node. `call_order` is its key: module paths may repeat where layers share weights."""
+
+    node: str
+    call_order: int
+    type: AttentionType
+    q_heads: int
+    kv_heads: int
+    qk_head_dim: int
+    v_head_dim: int
+    scale: float
+    mask: MaskKind
+    window: Window = Window()
+    softcap: float = 0.0
+    sinks: bool = False
+    bias: BiasKind = BiasKind.NONE
+    mask_node: str | None = None
+    latent: bool = False
+    verdict: Verdict = Verdict.PENDING
+    provenance: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no attention can be."""
+        if self.kv_heads < 1 or self.q_heads % self.kv_heads:
+            raise ValueError(f"{self.node}: {self.q_heads} query heads do not divide into {self.kv_heads} key heads")
+        if self.type is AttentionType.DECODER and self.mask is not MaskKind.CAUSAL:
+            raise ValueError(f"{self.node}: DECODER needs a causal mask, not {self.mask}")
+
+    def sees(self, query: int, key: int) -> bool:
+        """Whether the query at one position sees the key at another, both of one sequence."""
+        left, right = self.window
+        if self.mask is MaskKind.CAUSAL and key > query:
+            return False
+        return not (0 <= left < query - key) and not (0 <= right < key - query)
+
+
+@dataclass(frozen=True)
+class RecurrentSpec:
+    """One node that carries state along the sequence without attention."""
+
+    node: str
+    call_order: int
+    operator: str
+    provenance: str = ""
+
+
+class Head(StrEnum):
+    """What the model ends in, told by the shape of what it returns."""
+
+    NONE = "none"
+    SEQUENCE = "sequence"
+    TOKEN = "token"
+    MASKED_LM = "masked-lm"
+    CAUSAL_LM = "causal-lm"
+    SEQ2SEQ_LM = "seq2seq-lm"
+    OTHER = "other"
+
+
+class PoolKind(StrEnum):
+    """Which rows of a sequence make its vector."""
+
+    CLS = "cls"
+    LAST = "last"
+    MEAN = "mean"
+    MAX = "max"
+    MEAN_SQRT_LEN = "mean_sqrt_len_tokens"
+    WEIGHTED_MEAN = "weightedmean"
+
+
+class OutputKind(StrEnum):
+    """What one output of the graph holds."""
+
+    HIDDEN = "hidden"
+    EMBEDDING = "embedding"
+    TOKEN_EMBEDDING = "token_embedding"
+    SEQUENCE_LOGITS = "sequence_logits"
+    TOKEN_LOGITS = "token_logits"
+    VOCABULARY_LOGITS = "vocabulary_logits"
+
+
+PER_TOKEN_OUTPUTS = frozenset(
+    {OutputKind.HIDDEN, OutputKind.TOKEN_EMBEDDING, OutputKind.TOKEN_LOGITS, OutputKind.VOCABULARY_LOGITS}
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the graph, by the kind of what it holds; `width` is its last dimension."""
+
+    name: str
+    kind: OutputKind
+    width: int
+
+
+class Task(StrEnum):
+    """What a caller can ask for."""
+
+    CLASSIFY = "classify"
+    EMBED = "embed"
+    FILL_MASK = "fill_mask"
+    GENERATE = "generate"
+    SCORE = "score"
+    SPARSE_EMBED = "sparse_embed"
+    TOKEN_CLASSIFY = "token_classify"
+    TOKEN_EMBED = "token_embed"
+
+
+@dataclass(frozen=True)
+class TaskDecision:
+    """Contract C for one offered task: supported where the route enables it, and why or why not."""
+
+    task: Task
+    supported: bool
+    reason: str
+
+
+class Prefill(StrEnum):
+    """Whether every token of a sequence is present in one step."""
+
+    SINGLE_PASS = "single_pass"
+    CHUNKED = "chunked"
+
+
+class State(StrEnum):
+    """The model states of contract B."""
+
+    CUSTOM = "CustomState"
+    ENCODER_DECODER = "EncoderDecoderState"
+    ENCODER_ONLY = "EncoderOnlyState"
+    HYBRID = "HybridState"
+    DECODER = "DecoderState"
+
+
+@dataclass(frozen=True)
+class Route:
+    """The decision of contract B: the state, the rule that chose it and the evidence in words."""
+
+    state: State
+    rule: str
+    reason: str
+    custom: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The state's name as a reader knows it: a custom state's own."""
+        return self.custom or self.state.value
+
+
+class Activation(StrEnum):
+    """What turns a head's logits into scores."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The names of a head's outputs in order, what scores them, and the source of that rule."""
+
+    names: tuple[str, ...]
+    activation: Activation
+    why: str
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How rows become one vector: the kinds are concatenated; `why` says where the choice comes from."""
+
+    kinds: tuple[PoolKind, ...]
+    normalize: bool
+    why: str
+    assumed: bool = False
+
+
+class PositionSource(StrEnum):
+    """Where the graph takes a token's position from."""
+
+    INPUT = "input"
+    GRAPH = "graph"
+
+
+@dataclass(frozen=True)
+class Positions:
+    """A token's position is `offset` plus its index in the sequence.
+
+    `table` is the number of positions that a learned table has rows for, from position 0; None without a table.
+    """
+
+    source: PositionSource
+    offset: int = 0
+    table: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The longest usable length in tokens, None where nothing bounds it, and what sets it."""
+
+    length: int | None
+    why: str
+
+
+class PaddingRule(StrEnum):
+    """Whether a padded batch answers as each sequence alone."""
+
+    EXACT = "exact"
+    UNPADDED = "unpadded"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a flag of the config says about causality. Never evidence: a claim that the mask denies is refused."""
+
+    flag: str
+    value: bool
+    says: MaskKind
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """What the model folder says of text: instruction prompts by name, the default one, the length it truncates to."""
+
+    max_length: int | None = None
+    truncates: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt: str | None = None
+    lower_case: bool = False
+    why: str = "no limit is set"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a program came from; for messages and manifests, never for a decision."""
+
+    name: str
+    config_hash: str
+    versions: tuple[tuple[str, str], ...]
+    parameters: int
+
+
+class Stage(StrEnum):
+    """How far a program has come; each verifier rule belongs to one."""
+
+    TRACED = "traced"
+    TYPED = "typed"
+    LOWERED = "lowered"
+
+
+@dataclass(frozen=True)
+class Program:
+    """An exported graph and the typed facts about it. Passes return new programs; nothing is changed in place.
+
+    Attributes:
+        exported: the graph, None where only the facts were read back from a manifest.
+        inputs: names of the graph's inputs, in order; all int64 of shape [batch, sequence].
+        vocabulary: token ids lie below it.
+        dtype: the dtype that the weights and activations run in, as torch names it.
+        missing: parameters that the checkpoint lacked; refused once a served output reads one.
+        declared_tasks: what sentence-transformers modules add to the head's offer.
+    """
+
+    exported: ExportedProgram | None = field(repr=False, compare=False)
+    source: Source
+    stage: Stage
+    dtype: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    head: Head
+    vocabulary: int
+    positions: Positions
+    limits: Limits
+    text: TextRules = TextRules()
+    labels: Labels | None = None
+    pooling: Pooling | None = None
+    head_rows: PoolKind | None = None
+    head_note: str = ""
+    claims: tuple[Claim, ...] = ()
+    routed_experts: bool = False
+    attention_calls: int = 0
+    missing: tuple[str, ...] = ()
+    declared_tasks: tuple[Task, ...] = ()
+    declared_default: Task | None = None
+    declared_state: str | None = None
+    attention: tuple[AttentionSpec, ...] = ()
+    recurrent: tuple[RecurrentSpec, ...] = ()
+    padding: PaddingRule | None = None
+    route: Route | None = None
+    prefill: Prefill | None = None
+    tasks: tuple[TaskDecision, ...] = ()
+
+    def with_(self, **changes: Any) -> Program:
+        """A copy with some facts replaced."""
+        return replace(self, **changes)
+
+    def output(self, kind: OutputKind) -> Output | None:
+        """The output of that kind, if the graph has one."""
+        return next((output for output in self.outputs if output.kind is kind), None)
+
+    @property
+    def graph(self) -> ExportedProgram:
+        """The exported graph; a program read back from a manifest has none."""
+        assert self.exported is not None, "this program holds facts only"
+        return self.exported
+
+    def as_text(self) -> str:
+        """The program on a page: facts, then one line an attention, then the decisions."""
+        from headrace.text import program_text
+
+        return program_text(self)

@@ -1,0 +1,160 @@
+"""Contract C: which tasks a program supports. One function decides; everything that asks calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace.errors import TaskNotEnabledError
+from headrace.ir import Head, Prefill, Program, Route, State, Task, TaskDecision
+
+POOLED = frozenset({Task.EMBED, Task.CLASSIFY, Task.SCORE})
+# These need every token of a sequence in one step.
+TOKEN_LEVEL = frozenset({Task.TOKEN_CLASSIFY, Task.TOKEN_EMBED, Task.FILL_MASK, Task.SPARSE_EMBED})
+GENERATING = frozenset({State.DECODER, State.HYBRID, State.ENCODER_DECODER})
+SINGLE_PASS_HINT = 'compile with prefill="single_pass"'
+OFFERS = {
+    Head.NONE: (Task.EMBED, Task.TOKEN_EMBED),
+    Head.SEQUENCE: (Task.CLASSIFY,),
+    Head.TOKEN: (Task.TOKEN_CLASSIFY,),
+    Head.MASKED_LM: (Task.FILL_MASK,),
+    Head.CAUSAL_LM: (Task.GENERATE, Task.EMBED, Task.TOKEN_EMBED),
+    Head.SEQ2SEQ_LM: (Task.GENERATE, Task.EMBED, Task.TOKEN_EMBED),
+    Head.OTHER: (),
+}
+
+
+def offered(program: Program) -> dict[Task, str]:
+    """Rule C1: the tasks that the head and the sentence-transformers modules offer, each with its source."""
+    source = f"the {program.head} head" if program.head is not Head.NONE else "the model without a head"
+    tasks = dict.fromkeys(OFFERS[program.head], source)
+    if program.head is Head.SEQUENCE and program.labels and len(program.labels.names) == 1:
+        tasks[Task.SCORE] = "the sequence head's single label"
+    return tasks | {task: "the sentence-transformers modules" for task in program.declared_tasks if task not in tasks}
+
+
+def enabled(route: Route, prefill: Prefill) -> frozenset[Task]:
+    """Rules C2 and C3: the tasks that a route enables, whatever the model offers."""
+    tasks = POOLED | (TOKEN_LEVEL if prefill is Prefill.SINGLE_PASS else frozenset())
+    return tasks | ({Task.GENERATE} if route.state in GENERATING else frozenset())
+
+
+def decide(program: Program) -> tuple[TaskDecision, ...]:
+    """Rule C4: supported = offered and enabled, sorted; an offered task that is not enabled is listed with its reason.
+
+    A program without a route yet supports nothing.
+    """
+    if program.route is None or program.prefill is None:
+        return ()
+    allowed = enabled(program.route, program.prefill)
+    return tuple(
+        TaskDecision(task, task in allowed, _reason(program.route, program.prefill, task, source, task in allowed))
+        for task, source in sorted(offered(program).items())
+    )
+
+
+def _reason(route: Route, prefill: Prefill, task: Task, source: str, supported: bool) -> str:
+    if supported:
+        return f"offered by {source}, enabled by {route.name}"
+    if task in TOKEN_LEVEL and prefill is Prefill.CHUNKED:
+        return (
+            f"offered by {source}, but {task} needs every token of a sequence in one step and {route.name} prefills in "
+            f"chunks; {SINGLE_PASS_HINT}"
+        )
+    return f"offered by {source}, but {route.name} does not enable {task}"
+
+
+class Tasks(Mapping[str, TaskDecision]):
+    """The supported tasks, in order, each with its reason. Empty where nothing is supported; never raises for that.
+
+    Looking up a task by name also answers for one that is offered but not enabled; `refused` lists those.
+    """
+
+    def __init__(self, decisions: tuple[TaskDecision, ...]) -> None:
+        """`decisions` as `decide` returned them."""
+        self._all = {decision.task.value: decision for decision in decisions}
+
+    def __getitem__(self, task: str) -> TaskDecision:
+        """The decision on an offered task, supported or not."""
+        return self._all[str(task)]
+
+    def __contains__(self, task: object) -> bool:
+        """Whether the task is supported."""
+        return isinstance(task, str) and task in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        """The supported tasks' names, sorted."""
+        return (name for name, decision in self._all.items() if decision.supported)
+
+    def __len__(self) -> int:
+        """How many tasks are supported."""
+        return sum(1 for _ in self)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The offered tasks that are not enabled, each with its reason."""
+        return {name: decision.reason for name, decision in self._all.items() if not decision.supported}
+
+    def __repr__(self) -> str:
+        """Supported tasks, then the refused ones."""
+        refused = f"; refused: {', '.join(self.refused)}" if self.refused else ""
+        return f"Tasks({', '.join(self) or 'none'}{refused})"
+
+
+def preferred(program: Program) -> Task:
+    """Rule C7 without a user's wish: the modules' task, else the head's, else embed."""
+    if program.declared_default is not None:
+        return program.declared_default
+    if program.head is Head.SEQUENCE and Task.SCORE in offered(program):
+        return Task.SCORE
+    return next(iter(OFFERS[program.head]), Task.EMBED)
+
+
+def select(program: Program, wish: str | None) -> tuple[Task | None, str | None]:
+    """The task to compile for, and a warning where filtering changed the default (rules C5 to C7).
+
+    Returns:
+        The task, None where nothing is supported and nothing was asked for; the warning or None.
+
+    Raises:
+        TaskNotEnabledError: `wish` is not supported.
+    """
+    supported = [decision.task for decision in decide(program) if decision.supported]
+    if wish is not None:
+        if wish not in supported:
+            raise TaskNotEnabledError(refusal(program, wish))
+        return Task(wish), None
+    default = preferred(program)
+    if default in supported or not supported:
+        return (default if supported else None), None
+    reason = next((d.reason for d in decide(program) if d.task is default), f"{default} is not offered")
+    chosen = Task.EMBED if Task.EMBED in supported else supported[0]
+    return chosen, f"The default task is {chosen} instead of {default}: {reason}."
+
+
+def refusal(program: Program, wish: str) -> str:
+    """Rule C5: what the route enables, what was selected, what the model offers, and one of two hints."""
+    if program.route is None or program.prefill is None:
+        return f"The program has no route yet, so it supports no task; {wish} was selected."
+    names = sorted(offered(program))
+    allowed = sorted(enabled(program.route, program.prefill))
+    return (
+        f"The task {wish} is not supported. {program.route.name} with {program.prefill} prefill enables: "
+        f"{', '.join(allowed)}. Selected: {wish}. The model offers: {', '.join(names) or 'nothing'}. "
+        f"{_hint(program, wish)}"
+    )
+
+
+def _hint(program: Program, wish: str) -> str:
+    supported = [decision.task for decision in decide(program) if decision.supported]
+    opens = program.prefill is Prefill.CHUNKED and wish in TOKEN_LEVEL and wish in offered(program)
+    if supported:
+        also = f', or {SINGLE_PASS_HINT} to enable {wish}' if opens else ""
+        return f"Choose one of: {', '.join(supported)}{also}."
+    if opens:
+        return f"To make it work, {SINGLE_PASS_HINT}: every token of a sequence is then present in one step."
+    if token := [task for task in offered(program) if task in TOKEN_LEVEL and program.prefill is Prefill.CHUNKED]:
+        return f"The model offers {token[0]} alone, which works when you {SINGLE_PASS_HINT}."
+    if not offered(program):
+        return f"Nothing can be served: {program.head_note or 'the model offers no task'}."
+    assert program.route is not None
+    return f"Nothing can be served: {program.route.name} enables none of what the model offers."

@@ -1,0 +1,83 @@
+"""A program as text: what `as_text()` returns and golden tests compare. Nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from headrace.ir import AttentionSpec, Labels, Limits, Pooling, Positions, Program
+
+
+def program_text(program: Program) -> str:
+    """Facts, one line an attention, decisions. Says nothing of provenance, so it is equal under renaming."""
+    return "\n".join(_lines(program)) + "\n"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    yield f"program ({program.stage}, {program.dtype})"
+    yield f"  inputs     {', '.join(program.inputs)}"
+    for output in program.outputs:
+        yield f"  output     {output.name}: {output.kind}[{output.width}]"
+    rows = f", rows: {program.head_rows}" if program.head_rows else ""
+    yield f"  head       {program.head}{rows}"
+    yield f"  positions  {positions_text(program.positions)}"
+    yield f"  limit      {limits_text(program.limits)}"
+    if program.pooling:
+        yield f"  pooling    {pooling_text(program.pooling)}"
+    if program.labels:
+        yield f"  labels     {labels_text(program.labels)}"
+    for claim in program.claims:
+        yield f"  claim      {claim.flag}={claim.value} (says {claim.says})"
+    for spec in program.attention:
+        yield f"  attention  {attention_text(spec)}"
+    for node in program.recurrent:
+        yield f"  recurrent  {node.node}: {node.operator}"
+    if program.padding:
+        yield f"  padding    {program.padding}"
+    if program.route:
+        yield f"  route      {program.route.name} ({program.route.rule}: {program.route.reason})"
+    if program.prefill:
+        yield f"  prefill    {program.prefill}"
+    for task in program.tasks:
+        yield f"  task       {task.task}: {'supported' if task.supported else 'refused'} ({task.reason})"
+
+
+def attention_text(spec: AttentionSpec) -> str:
+    """One attention on a line, in the order of its fields."""
+    parts = [f"{spec.node}: {spec.type}", f"heads {spec.q_heads}/{spec.kv_heads}"]
+    dims = f"{spec.qk_head_dim}" if spec.qk_head_dim == spec.v_head_dim else f"{spec.qk_head_dim}|{spec.v_head_dim}"
+    parts += [f"dim {dims}", f"scale {spec.scale:.6g}", f"{spec.mask} {spec.window}"]
+    parts += [f"softcap {spec.softcap:g}"] * (spec.softcap > 0) + ["sinks"] * spec.sinks + ["latent"] * spec.latent
+    parts += [f"bias {spec.bias}"] * (spec.bias != "none") + [spec.verdict.value]
+    return ", ".join(parts)
+
+
+def positions_text(positions: Positions) -> str:
+    """Where positions come from and what bounds them."""
+    table = f", table of {positions.table} rows" if positions.table is not None else ""
+    return f"{positions.source}, offset {positions.offset}{table}"
+
+
+def limits_text(limits: Limits) -> str:
+    """The longest usable length and why."""
+    return f"{limits.length if limits.length is not None else 'none'} ({limits.why})"
+
+
+def pooling_text(pooling: Pooling) -> str:
+    """The kinds, normalising, and the source of the choice."""
+    return f"{' + '.join(pooling.kinds)}{', normalised' if pooling.normalize else ''} ({pooling.why})"
+
+
+def labels_text(labels: Labels) -> str:
+    """How many labels, the first few, and what scores them."""
+    names = ", ".join(labels.names[:4]) + (", ..." if len(labels.names) > 4 else "")
+    return f"{len(labels.names)} ({names}), {labels.activation} ({labels.why})"
+
+
+def attention_groups(program: Program) -> list[tuple[AttentionSpec, int]]:
+    """Runs of neighbouring attentions that differ in nothing but their place, each with its length."""
+
+    def kind(spec: AttentionSpec) -> str:
+        return attention_text(spec).split(": ", 1)[1]
+
+    return [(run[0], len(run)) for _, group in groupby(program.attention, kind) if (run := list(group))]

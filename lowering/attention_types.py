@@ -1,0 +1,183 @@
+"""Type every attention from its mask and its operands (contract A1, A2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+
+from headrace.errors import AttentionTypeError
+from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, Stage, Window
+from headrace.ops import ATTENTION, MASK
+
+Operands = dict[str, Any]
+NAMES = ("q", "k", "v", "mask", "bias", "sinks", "scale", "kind", "window", "softcap")
+
+
+@dataclass(frozen=True)
+class TypeAttention:
+    """Every attention node has a spec with its type, and no explicit claim of the config contradicts one."""
+
+    name: str = "type"
+
+    def __call__(self, program: Program) -> Program:
+        """Read the graph; see the class."""
+        nodes = attention_nodes(program.graph)
+        _refuse_hidden_attention(program, nodes)
+        reads = _reads(program.graph)
+        cross = [node for node in nodes if _is_cross(operands(node), reads)]
+        feeding = _ancestors([operands(node)["k"] for node in cross])
+        specs = tuple(
+            _spec(node, order, _type(node, node in cross, node in feeding), not reads[operands(node)["q"]])
+            for order, node in enumerate(nodes)
+        )
+        _refuse_contradictions(program, specs)
+        return program.with_(attention=specs, stage=Stage.TYPED)
+
+
+def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
+    """The attention nodes, in call order."""
+    return [node for node in exported.graph.nodes if node.target is ATTENTION]
+
+
+def operands(node: fx.Node) -> Operands:
+    """An attention node's arguments by name."""
+    return dict(zip(NAMES, node.args, strict=True))
+
+
+def _reads(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:
+    """For each node, the user inputs whose values (not sizes) it depends on."""
+    given = set(exported.graph_signature.user_inputs)
+    reads = dict[fx.Node, frozenset[str]]()
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            reads[node] = frozenset({node.name} & given)
+        elif node.target is torch.ops.aten.sym_size.int:
+            reads[node] = frozenset()
+        else:
+            reads[node] = frozenset().union(*(reads[arg] for arg in node.all_input_nodes))
+    return reads
+
+
+def _is_cross(args: Operands, reads: dict[fx.Node, frozenset[str]]) -> bool:
+    """Cross iff the queries read an input that the keys do not. Queries that read none are latents."""
+    return not reads[args["q"]] <= reads[args["k"]]
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    found, todo = set[fx.Node](), list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
+def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
+    kind = operands(node)["kind"]
+    if kind == MaskKind.OPAQUE:
+        raise AttentionTypeError(
+            f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or was "
+            "not made through transformers' mask interface, so its attention type cannot be told. Typed are causal and "
+            "bidirectional masks, whole or with a sliding window. An attention that can't be typed is never guessed."
+        )
+    if cross:
+        return AttentionType.ENCODER_DECODER
+    if kind == MaskKind.CAUSAL:
+        return AttentionType.DECODER
+    return AttentionType.ENCODER if feeds_cross else AttentionType.ENCODER_ONLY
+
+
+def _spec(node: fx.Node, order: int, type_: AttentionType, latent: bool) -> AttentionSpec:
+    args = operands(node)
+    q, k, v = (_shape(args[name]) for name in "qkv")
+    mask = args["mask"]
+    return AttentionSpec(
+        node=node.name,
+        call_order=order,
+        type=type_,
+        q_heads=q[1],
+        kv_heads=k[1],
+        qk_head_dim=q[3],
+        v_head_dim=v[3],
+        scale=args["scale"],
+        mask=MaskKind(args["kind"]),
+        window=Window(*args["window"]),
+        softcap=args["softcap"],
+        sinks=args["sinks"] is not None,
+        bias=BiasKind.NONE if args["bias"] is None else BiasKind.TENSOR,
+        mask_node=mask.name if mask is not None and mask.target is MASK else None,
+        latent=latent,
+        provenance=provenance(node),
+    )
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    value: Tensor = node.meta["val"]
+    return tuple(value.shape)
+
+
+def provenance(node: fx.Node) -> str:
+    """Where in the model's code a node comes from: for messages only, never for a decision."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else "unknown module"
+    return str(path).removeprefix("L['self'].")
+
+
+def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
+    """A softmax between two products is an attention that bypassed the interface; so is a count that differs."""
+    hidden = [node for node in program.graph.graph.nodes if node.target in SOFTMAX and _weighs(node)]
+    if hidden:
+        places = ", ".join(sorted({provenance(node) for node in hidden})[:4])
+        raise AttentionTypeError(
+            f"{len(hidden)} attention(s) do not go through transformers' attention interface, the first at "
+            f"{hidden[0].name} ({places}), so their type cannot be told. Accepted are models whose attention goes "
+            "through ALL_ATTENTION_FUNCTIONS. Nothing is guessed."
+        )
+    if len(nodes) != program.attention_calls:
+        raise AttentionTypeError(
+            f"The eager model made {program.attention_calls} attention calls, but the graph has {len(nodes)} attention "
+            "nodes: the trace took another path than the model does."
+        )
+
+
+SOFTMAX = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
+PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention"})
+# What may stand between a softmax and the product that it weighs.
+PASSING = frozenset(
+    {"clone", "view", "dropout", "to", "_to_copy", "expand", "reshape", "transpose", "permute", "unsqueeze", "slice",
+     "squeeze", "mul", "type_as", "unflatten", "native_dropout", "masked_fill", "where", "_unsafe_view", "contiguous"}
+)  # fmt: skip
+
+
+def _weighs(softmax: fx.Node) -> bool:
+    """Whether a softmax weighs a product of whole matrices; a router's or a head's does not."""
+    todo, seen = list(softmax.users), set[fx.Node]()
+    while todo:
+        node = todo.pop()
+        name = getattr(node.target, "_opname", "")
+        if name in PRODUCTS:
+            return True
+        if name in PASSING and node not in seen:
+            seen.add(node)
+            todo += node.users
+    return False
+
+
+def _refuse_contradictions(program: Program, specs: tuple[AttentionSpec, ...]) -> None:
+    own = [spec for spec in specs if spec.type is not AttentionType.ENCODER_DECODER]
+    against = [
+        f"{claim.flag}={claim.value} says {claim.says}, the mask of {spec.node} ({spec.provenance}) is {spec.mask}"
+        for claim in program.claims
+        if own and not any(spec.mask is claim.says for spec in own)
+        for spec in own[:1]
+    ]
+    if against:
+        raise AttentionTypeError(
+            f"The config contradicts the model: {'; '.join(against)}. This version of transformers ignores the flag for "
+            "this model, or honours it only in part. Remove the flag, or use a version or a model that honours it."
+        )

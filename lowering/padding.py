@@ -1,0 +1,57 @@
+"""Measure whether padding is exact for a program: whether a padded sequence answers as it does alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace import graphs
+from headrace.ir import PER_TOKEN_OUTPUTS, PaddingRule, Program
+
+LENGTH, PADDED = 5, 9
+# Relative to the largest value. What leaks through padding (convolutions over tokens, Fourier mixing) is 0.1 and more.
+BOUNDS = {torch.float32: 1e-4}
+HALF_BOUND = 5e-2
+
+
+@dataclass(frozen=True)
+class MeasurePadding:
+    """The program says whether padded batches are exact for it; where they are not, sequences run unpadded."""
+
+    name: str = "padding"
+
+    @torch.no_grad()
+    def __call__(self, program: Program) -> Program:
+        """Run one sequence alone and padded on the right, and compare every output on the real rows."""
+        padded_to = min(PADDED, program.limits.length or PADDED)
+        length = min(LENGTH, padded_to - 1)
+        if length < 1:
+            return program.with_(padding=PaddingRule.UNPADDED)
+        alone, _ = graphs.run(program.graph, sample_inputs(program, length, length))
+        padded, _ = graphs.run(program.graph, sample_inputs(program, length, padded_to))
+        exact = all(
+            _same(one, two[:, :length] if output.kind in PER_TOKEN_OUTPUTS else two)
+            for output, one, two in zip(program.outputs, alone, padded, strict=True)
+        )
+        return program.with_(padding=PaddingRule.EXACT if exact else PaddingRule.UNPADDED)
+
+
+def _same(one: Tensor, two: Tensor) -> bool:
+    bound = BOUNDS.get(one.dtype, HALF_BOUND)
+    return bool((one - two).abs().max() <= bound * one.abs().max())
+
+
+def sample_inputs(program: Program, length: int, padded_to: int) -> dict[str, Tensor]:
+    """One sequence of `length` tokens in a row of `padded_to`; the padding holds another token, not zero."""
+    place = torch.arange(padded_to)
+    real = place < length
+    ids = torch.where(real, (place + 3) % program.vocabulary, 1)[None]
+    rows = {
+        "input_ids": ids,
+        "attention_mask": real.long()[None],
+        "position_ids": torch.where(real, place, 0)[None] + program.positions.offset,
+        "token_type_ids": torch.zeros_like(ids),
+    }
+    return {name: rows[name] for name in program.inputs}

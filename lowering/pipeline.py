@@ -1,0 +1,47 @@
+"""The passes in order. Read this first."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.ir import Prefill, Program, Task
+from headrace.lowering import agreement, probe
+from headrace.lowering.agreement import Agree
+from headrace.lowering.attention_types import TypeAttention
+from headrace.lowering.enable import EnableTasks
+from headrace.lowering.padding import MeasurePadding
+from headrace.lowering.passes import Pass, run_passes
+from headrace.lowering.probe import Probe
+from headrace.lowering.route import DecideRoute
+from headrace.lowering.select import SelectTask
+
+
+class Eager(agreement.Eager, probe.Eager, Protocol):
+    """Everything that the passes ask of the original module."""
+
+
+def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
+    """From a traced program to one whose types are proven and whose state and tasks are decided."""
+    return (
+        TypeAttention(),
+        Agree(eager),
+        Probe(eager),
+        DecideRoute(),
+        MeasurePadding(),
+        EnableTasks(prefill),
+    )
+
+
+def preparation(task: Task) -> tuple[Pass, ...]:
+    """From there to the program of one task, ready for a backend's decompositions."""
+    return (SelectTask(task),)
+
+
+def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> Program:
+    """Type, prove, route and enable."""
+    return run_passes(program, analysis(eager, prefill))
+
+
+def prepare(program: Program, task: Task) -> Program:
+    """Cut down to one task."""
+    return run_passes(program, preparation(task))

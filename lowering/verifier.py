@@ -1,0 +1,80 @@
+"""The rules that a program keeps, checked after every pass. Each belongs to a stage; a breach names pass, node, rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from headrace.errors import VerifyError
+from headrace.ir import Program, Stage
+from headrace.ops import MASK
+
+Breach = tuple[str, str]
+Rule = Callable[[Program], Iterator[Breach]]
+
+
+def verify(program: Program, after: str) -> None:
+    """Check every rule of the program's stage and those before it.
+
+    Raises:
+        VerifyError: with every breach, not the first.
+    """
+    stages = list(Stage)[: list(Stage).index(program.stage) + 1]
+    rules = [rule for stage in stages for rule in RULES[stage]]
+    breaches = [f"{rule.__name__}: {node}: {what}" for rule in rules for node, what in rule(program)]
+    if breaches:
+        raise VerifyError(f"After the pass {after} the program breaks {len(breaches)} rule(s): {'; '.join(breaches)}")
+
+
+def dynamic_shapes(program: Program) -> Iterator[Breach]:
+    """Batch and sequence of every input are still symbolic."""
+    named = set(program.graph.graph_signature.user_inputs)
+    for node in program.graph.graph.nodes:
+        if node.op == "placeholder" and node.name in named:
+            shape = node.meta["val"].shape
+            if not all(isinstance(size, torch.SymInt) for size in shape[:2]):
+                yield node.name, f"shape {tuple(shape)} is frozen"
+
+
+def outputs_named(program: Program) -> Iterator[Breach]:
+    """The graph returns as many values as the program names."""
+    returned = program.graph.graph.output_node().args[0]
+    if len(returned) != len(program.outputs):  # type: ignore[arg-type]
+        yield "output", f"{len(returned)} values, {len(program.outputs)} names"  # type: ignore[arg-type]
+
+
+def specs_match_nodes(program: Program) -> Iterator[Breach]:
+    """Each attention node has one spec, in call order, that says what the node's arguments say."""
+    from headrace.lowering.attention_types import attention_nodes, operands
+
+    nodes = attention_nodes(program.graph)
+    if [node.name for node in nodes] != [spec.node for spec in program.attention]:
+        yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in program.attention]}"
+        return
+    for node, spec in zip(nodes, program.attention, strict=True):
+        args = operands(node)
+        if (spec.mask, tuple(spec.window)) != (args["kind"], tuple(args["window"])):
+            yield node.name, f"the spec says {spec.mask} {spec.window}, the node {args['kind']} {args['window']}"
+        if spec.q_heads % spec.kv_heads:
+            yield node.name, f"{spec.q_heads} query heads do not divide into {spec.kv_heads}"
+
+
+def masks_agree(program: Program) -> Iterator[Breach]:
+    """The mask node says the same kind and window as the attention that uses it, and no mask is opaque."""
+    from headrace.lowering.attention_types import attention_nodes, operands
+
+    for node in attention_nodes(program.graph):
+        args = operands(node)
+        mask = args["mask"]
+        if mask is not None and mask.target is not MASK:
+            yield node.name, f"its mask {mask.name} is no mask node"
+        elif mask is not None and (mask.args[6], list(mask.args[7])) != (args["kind"], list(args["window"])):
+            yield node.name, f"it says {args['kind']} {args['window']}, {mask.name} says {mask.args[6]} {mask.args[7]}"
+
+
+RULES: dict[Stage, tuple[Rule, ...]] = {
+    Stage.TRACED: (dynamic_shapes, outputs_named),
+    Stage.TYPED: (specs_match_nodes, masks_agree),
+    Stage.LOWERED: (),
+}

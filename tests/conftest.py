@@ -1,0 +1,123 @@
+"""What every test shares: golden files, marks for missing hardware, and tiny models that are built and analysed once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before torch and the hub's client are imported, here and in the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the tests see")
+    parser.addoption("--slow", action="store_true", help="also run tests that take minutes or fetch large weights")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lacking = {
+        "slow": lambda: None if config.getoption("--slow") else "takes minutes: give --slow",
+        "gpu": lambda: None if _cuda() else "needs an NVIDIA GPU that torch.cuda sees",
+        "rocm": lambda: None if _hip() else "needs an AMD GPU and a ROCm build of torch",
+    }
+    for mark, reason in lacking.items():
+        marked = [item for item in items if item.get_closest_marker(mark)]
+        if marked and (why := reason()) is not None:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.version.hip is None
+
+
+def _hip() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.version.hip is not None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads(request: pytest.FixtureRequest) -> None:
+    """A count that does not depend on the machine, where torch was imported before the environment said so."""
+    import sys
+
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(2)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` holds `text` against tests/golden/<name>.txt, which --update-golden rewrites."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        if not path.is_file():
+            pytest.fail(f"{path} is missing; write it with --update-golden:\n{text}")
+        expected = path.read_text()
+        if text != expected:
+            lines = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), str(path), "what the test saw", lineterm=""
+            )
+            pytest.fail("\n".join(lines) + "\nIf the change is meant, rerun with --update-golden.", pytrace=False)
+
+    return check
+
+
+class Cache:
+    """Results by the arguments that made them, for a whole session."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+        self._made: dict[str, Any] = {}
+
+    def __call__(self, name: str, head: str = "AutoModel", **overrides: Any) -> Any:
+        key = repr((name, head, sorted(overrides.items())))
+        if key not in self._made:
+            self._made[key] = self._make(name, head, **overrides)
+        return self._made[key]
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Cache:
+    """`tiny("bert", "AutoModelForMaskedLM", **config)` is an eager model; shared, so a test that changes it copies."""
+    from tests.tiny import build
+
+    return Cache(build)
+
+
+@pytest.fixture(scope="session")
+def traced(tiny: Cache) -> Cache:
+    """`traced(name, head, **config)` is what `trace` makes of the tiny model."""
+    from headrace.frontend.trace import trace
+    from tests.tiny import checkpoint
+
+    return Cache(lambda name, head, **overrides: trace(checkpoint(tiny(name, head, **overrides))))
+
+
+@pytest.fixture(scope="session")
+def analysed(traced: Cache) -> Cache:
+    """`analysed(name, head, **config)` is the `Program` after trace and analysis."""
+    from headrace.lowering.pipeline import analyse
+
+    def make(name: str, head: str, **overrides: Any) -> Any:
+        made = traced(name, head, **overrides)
+        return analyse(made.program, made.behaviour)
+
+    return Cache(make)

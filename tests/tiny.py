@@ -1,0 +1,165 @@
+"""Tiny random models of real architectures: what the tests run instead of real weights.
+
+Each is built from a transformers configuration with a fixed seed. Matrices are drawn wide (0.15, not 0.02) and biases
+and norms are moved off their neutral values, so that a dropped bias, a wrong mask or a wrong scale shows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VOCABULARY = 96
+PAD, BOS, EOS = 1, 0, 2
+
+
+def encoder(**changes: Any) -> dict[str, Any]:
+    """Arguments that most configurations share."""
+    shared = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+    }
+    return shared | changes
+
+
+def decoder(**changes: Any) -> dict[str, Any]:
+    """The same with grouped queries: 4 query heads over 2 key heads."""
+    return encoder(num_key_value_heads=2, head_dim=8) | changes
+
+
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
+MODERN = {"global_attn_every_n_layers": 2, "num_hidden_layers": 3, "cls_token_id": BOS, "sep_token_id": EOS}
+GEMMA3 = decoder(sliding_window=4, query_pre_attn_scalar=8, **LAYERS)
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+
+# name: (configuration class, its arguments)
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertConfig", encoder()),
+    "bert-decoder": ("BertConfig", encoder(is_decoder=True)),
+    "roberta": ("RobertaConfig", encoder()),
+    "xlm-roberta": ("XLMRobertaConfig", encoder()),
+    "electra": ("ElectraConfig", encoder(embedding_size=32)),
+    "distilbert": (
+        "DistilBertConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "hidden_dim": 64,
+            "max_position_embeddings": 64,
+            "pad_token_id": PAD,
+        },
+    ),
+    "albert": ("AlbertConfig", encoder(embedding_size=32)),
+    "modernbert": ("ModernBertConfig", encoder(local_attention=8, **MODERN)),
+    "modernbert-mean": ("ModernBertConfig", encoder(local_attention=8, classifier_pooling="mean", **MODERN)),
+    "clip-text": ("CLIPTextConfig", encoder()),
+    "qwen2": ("Qwen2Config", decoder()),
+    "qwen2-bidirectional": ("Qwen2Config", decoder(is_causal=False)),
+    "qwen2-mixed-window": ("Qwen2Config", decoder(use_sliding_window=True, sliding_window=6, max_window_layers=1)),
+    "qwen3": ("Qwen3Config", decoder()),
+    "qwen3-bidirectional": ("Qwen3Config", decoder(is_causal=False)),
+    "llama": ("LlamaConfig", decoder()),
+    "llama-bidirectional": ("LlamaConfig", decoder(is_causal=False)),
+    "llama-ignored-flag": ("LlamaConfig", decoder(use_bidirectional_attention=True)),
+    "mistral": ("MistralConfig", decoder(sliding_window=4)),
+    "mistral-long-window": ("MistralConfig", decoder(sliding_window=4096)),
+    "mistral-bidirectional": ("MistralConfig", decoder(sliding_window=4, is_causal=False)),
+    "gemma": ("GemmaConfig", decoder()),
+    "gemma-contradiction": ("GemmaConfig", decoder(use_bidirectional_attention=True)),
+    "gemma2": ("Gemma2Config", decoder(sliding_window=6, query_pre_attn_scalar=8)),
+    "gemma3": ("Gemma3TextConfig", GEMMA3),
+    "gemma3-bidirectional": ("Gemma3TextConfig", GEMMA3 | {"use_bidirectional_attention": True}),
+    "gpt2": (
+        "GPT2Config",
+        {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, **SPECIAL},
+    ),
+    "opt": (
+        "OPTConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "ffn_dim": 64,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+            **SPECIAL,
+        },
+    ),
+    "gpt-oss": ("GptOssConfig", decoder(sliding_window=6, num_local_experts=2, num_experts_per_tok=1, **LAYERS)),
+    "mixtral": ("MixtralConfig", decoder(**EXPERTS)),
+    "llama4-chunked": (
+        "Llama4TextConfig",
+        decoder(
+            attention_chunk_size=8,
+            num_local_experts=2,
+            intermediate_size_mlp=64,
+            num_hidden_layers=4,
+            interleave_moe_layer_step=8,
+        ),
+    ),
+    # These bypass transformers' attention interface.
+    "mpnet": ("MPNetConfig", encoder()),
+    "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    # Its layers convolve over the tokens, padding and all.
+    "convbert": ("ConvBertConfig", encoder(embedding_size=32, conv_kernel_size=3)),
+    "fnet": ("FNetConfig", encoder(tpu_short_seq_length=64)),
+}
+
+
+def config_of(name: str, **overrides: Any) -> Any:
+    """A fresh configuration; transformers shares the object with the model built from it."""
+    import transformers
+
+    kind, arguments = CONFIGS[name]
+    return getattr(transformers, kind)(**(arguments | overrides))
+
+
+def build(name: str, head: str = "AutoModel", seed: int = 0, **overrides: Any) -> Any:
+    """An eager model in eval mode and float32; `head` is an Auto class of transformers, or any class of its."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    kind = getattr(transformers, head)
+    config = config_of(name, **overrides)
+    model = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
+    return randomise(model, seed).eval()
+
+
+def randomise(model: Any, seed: int = 0) -> Any:
+    """Draw every parameter anew; see the module's docstring."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(0.15 * noise if parameter.dim() > 1 else parameter + 0.1 * noise)
+    return model
+
+
+def checkpoint(model: Any, name: str = "tiny", **fields: Any) -> Any:
+    """The model as the frontend's loader would hand it over."""
+    from headrace.frontend.load import Checkpoint
+
+    config = next((c for m in model.modules() if hasattr(c := getattr(m, "config", None), "to_diff_dict")), None)
+    plain = {"tokenizer": None, "sentence": None, "missing": (), "raw_config": {}}
+    return Checkpoint(name=name, module=model, config=config, **(plain | fields))
+
+
+def token_ids(length: int, batch: int = 1, seed: int = 0) -> Any:
+    """Random token ids [batch, length], none of them special."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1000 * seed + length)
+    return torch.randint(3, VOCABULARY, (batch, length), generator=generator)
