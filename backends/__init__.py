@@ -16,8 +16,11 @@ TARGETS = {
 PREFERRED = ("cpu",)
 
 
-def backend(target: str) -> Backend:
+def backend(target: str, *, compiles: bool = True) -> Backend:
     """The backend of a target, checked to run here; "auto" picks the best device present.
+
+    Args:
+        compiles: whether it will compile here, so that what compiling needs is checked too.
 
     Raises:
         TargetError: no such target, or something that it needs is missing here.
@@ -27,5 +30,5 @@ def backend(target: str) -> Backend:
         raise TargetError(f"There is no target {target!r}. Choose from auto, {', '.join(TARGETS)}.")
     module, attribute = TARGETS[name].split(":")
     found = cast(Backend, getattr(importlib.import_module(module), attribute)())
-    found.check()
+    found.check(compiles)
     return found

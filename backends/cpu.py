@@ -11,8 +11,6 @@ from headrace.errors import TargetError
 from headrace.ir import Program
 
 COMPILERS = ("g++", "clang++", "c++")
-# Freezing lets oneDNN pack the weights once, where it has products of that dtype.
-OPTIONS = {"freezing": True}
 
 
 class Cpu:
@@ -22,8 +20,10 @@ class Cpu:
     suffix = ".pt2"
     dtypes = ("float32", "bfloat16", "float16")
 
-    def check(self) -> None:
-        """A C++ compiler must be on the path, or named by CXX."""
+    def check(self, compiles: bool) -> None:
+        """To compile, a C++ compiler must be on the path, or named by CXX."""
+        if not compiles:
+            return
         named = os.environ.get("CXX")
         if not any(shutil.which(name) for name in ((named,) if named else COMPILERS)):
             what = f"CXX names {named}, which is not on the path" if named else "no C++ compiler is on the path"
@@ -34,7 +34,7 @@ class Cpu:
 
     def compile(self, program: Program) -> Compiled:
         """Compile ahead of time."""
-        return compile_program(program, OPTIONS)
+        return compile_program(program)
 
     def load(self, path: Path, program: Program) -> Compiled:
         """Load a saved package; needs no compiler."""

@@ -101,15 +101,13 @@ class Compiled:
         path.write_bytes(self._package.read_bytes())
 
 
-def compile_program(program: Program, options: Mapping[str, Any]) -> Compiled:
+def compile_program(program: Program) -> Compiled:
     """Decompose the IR's operators and compile the graph ahead of time."""
     folder = tempfile.TemporaryDirectory(prefix="headrace-")
     package = Path(folder.name) / "model.pt2"
     with _quiet():
         lowered = program.graph.run_decompositions(DECOMPOSITIONS)
-        torch._inductor.aoti_compile_and_package(
-            lowered, package_path=str(package), inductor_configs=dict(options)
-        )
+        torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
     debug.say(debug.CODE, f"compiled package: {package}")
     return Compiled(package, program.inputs, keep=folder)
 

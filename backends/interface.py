@@ -38,8 +38,8 @@ class Backend(Protocol):
     dtypes: tuple[str, ...]
     """The dtypes that it runs, the default first."""
 
-    def check(self) -> None:
-        """Raise a TargetError that names the remedy where the target cannot run here."""
+    def check(self, compiles: bool) -> None:
+        """Raise a TargetError that names the remedy where the target cannot run, or compile, here."""
         ...
 
     def compile(self, program: Program) -> Executable:

@@ -39,7 +39,7 @@ class Reference:
     suffix = ".pt2"
     dtypes = ("float32", "bfloat16", "float16", "float64")
 
-    def check(self) -> None:
+    def check(self, compiles: bool) -> None:
         """Nothing is needed."""
 
     def compile(self, program: Program) -> Interpreted:

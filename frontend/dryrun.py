@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.errors import TraceError
+from headrace.errors import TraceError, non_finite
 from headrace.frontend.interface import Call, capture
 from headrace.frontend.served import Signature, call, first_tensor, hidden_rows, sample
 from headrace.ir import Head
@@ -43,6 +43,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
 
     Raises:
         TraceError: the model's own forward fails on a plain batch, or returns no rows.
+        NonFiniteError: it overflows there already.
     """
     vocabulary = vocabulary_size(module)
     inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config))
@@ -58,6 +59,8 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
             hook.remove()
     backbone = _backbone(module, returned)
     rows = next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+    if not torch.isfinite(rows).all():
+        raise non_finite("The model's own forward on plain tokens", str(rows.dtype).removeprefix("torch."))
     head, width, note = read_head(output, rows, vocabulary, config, module)
     return DryRun(tuple(captured.calls), backbone, rows.shape[-1], vocabulary, head, width, note)
 

@@ -67,17 +67,32 @@ def implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Choose the attention implementation of every configuration in the model, and put back what was there.
 
     It is set on the configurations, not through `set_attn_implementation`: a user's model is only borrowed. With
-    "eager", routed experts run eagerly too: their grouped products know no float64.
+    "eager", routed experts run eagerly too: their grouped products know no float64. No cache is kept, also where a
+    wrapper's forward has no `use_cache` to say so.
     """
-    chosen = {ATTENTION: name} | ({EXPERTS: name} if name == "eager" else {})
+    chosen = {ATTENTION: name, "use_cache": False} | ({EXPERTS: name} if name == "eager" else {})
     before = [(config, {key: getattr(config, key) for key in chosen if hasattr(config, key)}) for config in _configs(model)]
     for config, old in before:
         vars(config).update({key: chosen[key] for key in old})
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
         for config, old in before:
             vars(config).update(old)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode until the block ends, then each module as it was: a user's model is only borrowed."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _configs(model: nn.Module) -> Iterator[Any]:

@@ -25,7 +25,7 @@ HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model in memory, in eval mode and in the dtype that will run, with what its folder says beside it.
+    """A model in memory, in the dtype that will run, with what its folder says beside it.
 
     Attributes:
         module: the eager model; weights stay memory-mapped where the file's dtype is the running one.
@@ -63,7 +63,7 @@ def load(
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
     """
     if isinstance(source, nn.Module):
-        return _from_module(source, dtype, _tokenizer(tokenizer, trust_remote_code))
+        return _from_module(source, dtype, read_tokenizer(tokenizer, trust_remote_code))
     folder = find_folder(source, revision, trust_remote_code)
     config, raw = _config(folder, trust_remote_code)
     sentence = read_sentence_modules(folder)
@@ -71,7 +71,7 @@ def load(
     if weights != folder:
         config, raw = _config(weights, trust_remote_code)
     module, missing = _weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
-    found = _tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
+    found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
     if sentence:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
     return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw)
@@ -88,7 +88,7 @@ def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Check
     configs = (getattr(m, "config", None) for m in module.modules())
     config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
     name = f"a {module.__class__.__name__} module"
-    return Checkpoint(name, module.eval(), config, tokenizer, None, (), {})
+    return Checkpoint(name, module, config, tokenizer, None, (), {})
 
 
 def find_folder(source: str | Path, revision: str | None, trust_remote_code: bool) -> Path:
@@ -144,7 +144,7 @@ def _weights(
     if not any(next(folder.glob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}). Give a folder with the trained weights.")
     build = transformers.AutoModel if bare else _model_class(config, trust_remote_code)
-    with _readable(folder):
+    with _readable(folder), _without_bars():
         # .bin files are read with weights_only: nothing in them is run.
         model, info = build.from_pretrained(
             folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True, weights_only=True
@@ -172,6 +172,18 @@ def _model_class(config: Any, trust_remote_code: bool) -> Any:
 
 
 @contextmanager
+def _without_bars() -> Iterator[None]:
+    """Transformers draws a bar for every load, however short; ours comes after two seconds."""
+    drawn = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            transformers.logging.enable_progress_bar()
+
+
+@contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
@@ -182,7 +194,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise LoadError(f"{path} cannot be read: {error.__class__.__name__}: {first}") from error
 
 
-def _tokenizer(given: Any, trust_remote_code: bool) -> Any:
+def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
+    """A tokenizer by its folder; anything but a path is taken to be one already."""
     if not isinstance(given, (str, Path)):
         return given
     with _readable(Path(given)):
@@ -192,7 +205,7 @@ def _tokenizer(given: Any, trust_remote_code: bool) -> Any:
 def _folder_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
     if not any(next(folder.glob(name), None) for name in TOKENIZER_FILES):
         return None
-    return _tokenizer(folder, trust_remote_code)
+    return read_tokenizer(folder, trust_remote_code)
 
 
 def _short(dtype: torch.dtype) -> str:

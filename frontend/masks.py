@@ -10,11 +10,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from headrace.ir import MaskKind, Window
+from headrace.ops import visible
 
 # Query positions to look from. None is a multiple of a power of two: at the edge of a chunk, a chunked mask
 # would pass for a window of one.
 ORIGIN, OTHER_ORIGINS = 1 << 16, (65_543, 99_991, 131_071)
-LEAST_REACH = 64
+LEAST_REACH, WIDENINGS = 64, (1, 8, 64, 512)
+# Positions whose every pair must bear out what was read near the origins: the start of a text and far apart.
+PAIRED = (*range(16), *(place + near for place in (2**i for i in range(5, 18)) for near in (-1, 0, 1)))
 
 
 def read_mask(closure: Callable[..., object], local_size: int | None) -> tuple[MaskKind, Window]:
@@ -30,15 +33,33 @@ def read_mask(closure: Callable[..., object], local_size: int | None) -> tuple[M
     if _captures_tensor(closure):
         # E.g. chunks counted from each row's left padding: not a relation of two positions alone.
         return MaskKind.OPAQUE, Window()
-    reach = 2 * max(local_size or 0, LEAST_REACH) + 5
     # The closure runs while the model is being traced; these evaluations must not enter the graph.
     with _disable_current_modes():
-        lines = [_around(closure, origin, reach) for origin in (ORIGIN, *OTHER_ORIGINS, reach + 3)]
+        for wider in WIDENINGS:
+            kind, window = _near(closure, 2 * wider * max(local_size or 0, LEAST_REACH) + 5)
+            if kind is MaskKind.OPAQUE or _holds(closure, kind, window):
+                return kind, window
+    return MaskKind.OPAQUE, Window()
+
+
+def _near(closure: Callable[..., object], reach: int) -> tuple[MaskKind, Window]:
+    """What the keys within reach of several queries say, each in another row of the batch and another head."""
+    origins = (ORIGIN, *OTHER_ORIGINS, reach + 3)
+    lines = [_around(closure, index, origin, reach) for index, origin in enumerate(origins)]
     seen = lines[0]
     left, right = _run(seen[reach::-1]), _run(seen[reach:])
     if any(line != seen for line in lines) or not seen[reach] or left is None or right is None:
         return MaskKind.OPAQUE, Window()
     return _kind(left, right, reach)
+
+
+def _holds(closure: Callable[..., object], kind: MaskKind, window: Window) -> bool:
+    """Whether the closure is that kind and window wherever two positions lie."""
+    zero, places = torch.zeros((), dtype=torch.long), torch.tensor(PAIRED)
+    q, k = places[:, None], places[None, :]
+    seen = torch.as_tensor(closure(zero, zero, q, k))
+    expected = visible(q, k, kind, window)
+    return bool(seen.all() if expected is None else (seen == expected).all())
 
 
 def _captures_tensor(closure: Any) -> bool:
@@ -54,10 +75,10 @@ def _kind(left: int, right: int, reach: int) -> tuple[MaskKind, Window]:
     return MaskKind.BIDIRECTIONAL, Window(before, -1 if right == reach else right)
 
 
-def _around(closure: Callable[..., object], origin: int, reach: int) -> list[bool]:
-    zero = torch.zeros((), dtype=torch.long)
+def _around(closure: Callable[..., object], index: int, origin: int, reach: int) -> list[bool]:
+    row = torch.as_tensor(index)
     keys = torch.arange(origin - reach, origin + reach + 1)
-    seen: list[bool] = torch.as_tensor(closure(zero, zero, torch.as_tensor(origin), keys)).expand(keys.shape).tolist()
+    seen: list[bool] = torch.as_tensor(closure(row, row, torch.as_tensor(origin), keys)).expand(keys.shape).tolist()
     return seen
 
 

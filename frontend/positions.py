@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.dryrun import special_ids
 from headrace.frontend.served import Signature, call, hidden_rows, positions, sample
 from headrace.ir import Limits, Positions, PositionSource
 
 LENGTH = 5
+GRAPH_LENGTHS = (4, 7)
 # Views and casts between an index and the table that it looks up.
 PLAIN = ("view", "expand", "clone", "_to_copy", "to", "unsqueeze", "squeeze", "slice", "select", "alias", "reshape")
 
@@ -40,16 +43,27 @@ def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary
     raise TraceError("The model takes position_ids, but no offset of 0, 1, 2 or past the padding id reproduces its own.")
 
 
+def without_added_types(module: nn.Module, config: Any, signature: Signature, vocabulary: int) -> Signature:
+    """Leave token types out where zeros are not what the model takes by itself: GPT-2 adds a row for them."""
+    if "token_type_ids" not in signature.inputs:
+        return signature
+    kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config))
+    with torch.no_grad():
+        same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
+    return signature if same else kept
+
+
 def _answer(output: Any) -> Tensor:
     logits = getattr(output, "logits", None)
     return logits if logits is not None else hidden_rows(output)
 
 
-def read_positions(exported: ExportedProgram, offset: int) -> Positions:
-    """Whether positions are an input, and how many rows the table that they index has."""
+def read_positions(exported: ExportedProgram, offset: int, token: int) -> Positions:
+    """Whether positions are an input, and how many rows the table that they index has; `token` is any plain one."""
     nodes = {node.name: node for node in exported.graph.nodes}
-    if (given := nodes.get("position_ids")) is None:
-        return Positions(PositionSource.GRAPH, 0, _graph_table(exported))
+    if (given := nodes.get("position_ids")) is None or not given.users:
+        return Positions(PositionSource.GRAPH, 0, _graph_table(exported, token))
     # An index with what the graph adds to the position on the way (OPT starts its table at 2).
     reached, rows = [(given, 0)], []
     while reached:
@@ -65,17 +79,32 @@ def read_positions(exported: ExportedProgram, offset: int) -> Positions:
     return Positions(PositionSource.INPUT, offset, min(rows, default=None))
 
 
-def _graph_table(exported: ExportedProgram) -> int | None:
-    """The table of a model that makes its own positions: looked up by indices that no input's values decide."""
-    decided, tables = set[torch.fx.Node](), []
-    for node in exported.graph.nodes:
-        if node.op == "placeholder":
-            decided |= {node} if node.name in exported.graph_signature.user_inputs else set()
-        elif node.target is not torch.ops.aten.sym_size.int:
-            decided |= {node} if any(arg in decided for arg in node.all_input_nodes) else set()
-        if node.target is torch.ops.aten.embedding.default and node.args[1] not in decided:
-            tables.append(int(node.args[0].meta["val"].shape[0]))
-    return min(tables, default=None)
+def _graph_table(exported: ExportedProgram, token: int) -> int | None:
+    """The table of a model that makes its own positions: on one repeated token, its indices alone grow with the text.
+
+    Rows below the first index (RoBERTa, OPT) are for no position.
+    """
+    lookups = [node for node in exported.graph.nodes if node.target is torch.ops.aten.embedding.default]
+    short, long = (_highest(exported, lookups, token, length) for length in GRAPH_LENGTHS)
+    grown = GRAPH_LENGTHS[1] - GRAPH_LENGTHS[0]
+    return min(
+        (
+            int(node.args[0].meta["val"].shape[0]) - (high - GRAPH_LENGTHS[0] + 1)  # type: ignore[union-attr]
+            for node, high, higher in zip(lookups, short, long, strict=True)
+            if higher == high + grown
+        ),
+        default=None,
+    )
+
+
+def _highest(exported: ExportedProgram, lookups: list[torch.fx.Node], token: int, length: int) -> list[int]:
+    """The highest index of each lookup on a text of that length."""
+    ids = torch.full((1, length), token)
+    given = {name: torch.zeros_like(ids) for name in graphs.inputs_of(exported)}
+    given |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    indices = [str(node.args[1]) for node in lookups]
+    seen = graphs.run(exported, given, indices)[1]
+    return [int(seen[name].max()) for name in indices]
 
 
 def find_limits(positions: Positions, config: Any) -> Limits:

@@ -70,7 +70,7 @@ class SentenceModules:
         transformer: the transformer's folder, relative to the model's.
         pools: the pooling kinds; empty where the folder has no Pooling and so yields one vector a token.
         modules: what follows the pooling (or the transformer), applied in order.
-        normalize: whether the last module normalises; that is left to the caller's `normalize`.
+        normalize: whether the last module normalises a text's vector; that is left to the caller's `normalize`.
         include_prompt: whether the tokens of a prompt take part in pooling.
     """
 
@@ -102,7 +102,8 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     if kinds[0] != "Transformer" or kinds.count("Pooling") > 1 or ("Pooling" in kinds and kinds[1] != "Pooling"):
         raise LoadError(f"{folder}/modules.json lists {', '.join(kinds)}; known is Transformer, then Pooling, then others.")
     pooling = _read(folder / listed[1]["path"] / "config.json") if "Pooling" in kinds else {}
-    normalize = kinds[-1] == "Normalize"
+    # What normalises a text's vector is left to the caller's `normalize`; a token's vector is normalised here.
+    normalize = bool(pooling) and kinds[-1] == "Normalize"
     after = list(zip(kinds, listed, strict=True))[2 if pooling else 1 : -1 if normalize else None]
     tail = [Normalize() if kind == "Normalize" else _dense(folder / entry["path"]) for kind, entry in after]
     return SentenceModules(

@@ -19,7 +19,6 @@ from headrace.ir import OutputKind
 FED = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
 # Arguments that would make a model keep state or return more than is served.
 SWITCHES = {"use_cache": False, "return_dict": True}
-ALL = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,19 @@ class Signature:
 
 
 def signature(module: nn.Module) -> Signature:
-    """Read the inputs off `forward`; a wrapper with only `**kwargs` is read through to the module inside.
+    """Read the inputs off `forward`; a wrapper with `**kwargs` is read through to the module inside.
 
     Raises:
         TraceError: nothing in the module takes token ids.
     """
-    for inner in module.modules():
-        parameters = inspect.signature(inner.forward).parameters
-        if "input_ids" in parameters:
-            break
-    else:
+    forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
+    outer, takers = forwards[0], [names for names in forwards if "input_ids" in names]
+    if not takers:
         raise TraceError("No forward in the module takes input_ids: Headrace serves models that read token ids.")
+    # What an open-ended forward does not name it passes on: the first to name the most says what is accepted.
+    parameters = max(takers, key=lambda names: sum(name in names for name in FED))
     inputs = tuple(name for name in FED if name in parameters)
     switches = tuple(name for name in SWITCHES if name in parameters)
-    outer = inspect.signature(module.forward).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
     if "input_ids" in outer and not open_ended:
         kept = tuple(name for name in inputs if name in outer)
@@ -126,7 +124,9 @@ class Served(nn.Module):
         if kind is OutputKind.EMBEDDING:
             assert self.pool is not None
             vectors = self.pool(rows, padding)
-            return self.tail(vectors) if self.tail is not None else vectors
+            # Modules without a Pooling before them work on tokens, not on a text's vector.
+            whole = self.tail is not None and OutputKind.TOKEN_EMBEDDING not in self.kinds
+            return self.tail(vectors) if whole else vectors  # type: ignore[misc]
         if kind is OutputKind.TOKEN_EMBEDDING:
             return self.tail(rows.float()) if self.tail is not None else rows
         logits = getattr(output, "logits", None)

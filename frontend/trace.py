@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,9 @@ from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.claims import config_hash, read_claims, read_labels
 from headrace.frontend.dryrun import DryRun, dry_run, special_ids
 from headrace.frontend.heads import cut_rows
-from headrace.frontend.interface import capture
+from headrace.frontend.interface import capture, evaluating
 from headrace.frontend.load import Checkpoint
-from headrace.frontend.positions import find_limits, find_offset, read_positions
+from headrace.frontend.positions import find_limits, find_offset, read_positions, without_added_types
 from headrace.frontend.sentence import Pool
 from headrace.frontend.served import Served, Signature, call, positions, sample, signature
 from headrace.ir import (
@@ -70,16 +71,18 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
     """
     module, config = checkpoint.module, checkpoint.config
     accepted = signature(module)
-    with _padding_id(config, module):
+    with _padding_id(config, module), evaluating(module):
         seen = dry_run(module, config, accepted)
+        accepted = without_added_types(module, config, accepted, seen.vocabulary)
         has_positions = "position_ids" in accepted.inputs
         offset = find_offset(module, config, accepted, seen.vocabulary) if has_positions else 0
         pooling = _pooling(checkpoint, seen, pools)
         kinds = _outputs(checkpoint, seen, pooling)
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
-        exported = _export(served, _sample(config, accepted, seen.vocabulary, offset), config)
+        inputs = _sample(config, accepted, seen.vocabulary, offset)
+        exported = _export(served, inputs, config)
         exported, rows = _cut(exported, kinds, seen, config, offset)
-    where = read_positions(exported, offset)
+    where = read_positions(exported, offset, token=int(inputs["input_ids"][0, 0]))
     program = Program(
         exported=exported,
         source=_source(checkpoint),
@@ -165,7 +168,8 @@ def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedP
     longest = getattr(config.get_text_config(), "max_position_embeddings", None) if config is not None else None
     bound = longest if isinstance(longest, int) and longest > LENGTH else None
     shape = {0: Dim("batch", min=1), 1: Dim("sequence", min=1, max=bound)}
-    with capture(served.model), torch.no_grad():
+    with capture(served.model), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             exported = torch.export.export(
                 served, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, shape), strict=False

@@ -55,3 +55,14 @@ class ArtifactError(HeadraceError):
 
 class ParityError(HeadraceError):
     """Two runs that must agree do not."""
+
+
+# What has more room than the dtype that overflowed.
+ROOMIER = {"float16": "bfloat16", "bfloat16": "float32"}
+
+
+def non_finite(what: str, dtype: str) -> NonFiniteError:
+    """The error for values that are a NaN or an infinity: names the dtype, and one with more room."""
+    roomier = ROOMIER.get(dtype)
+    cure = f'compile with dtype="{roomier}"' if roomier else "no dtype has more room, look for broken weights"
+    return NonFiniteError(f"{what} holds NaN or infinite values; the model ran in {dtype}. Values overflow: {cure}.")

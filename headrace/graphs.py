@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -82,11 +83,10 @@ def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int,
     for spec, node in zip(specs, results, strict=True):  # type: ignore[arg-type]
         spec.arg.name = node.name
     signature.output_specs = list(specs)
-    calls = copy.deepcopy(exported.module_call_graph)
-    whole = calls[0].signature
-    assert whole is not None
-    whole.out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
-    whole.outputs = [spec.arg for spec in specs]
+    first, *others = exported.module_call_graph
+    assert first.signature is not None
+    out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
+    whole = replace(first.signature, outputs=[spec.arg for spec in specs], out_spec=out_spec)
     used = {str(spec.target) for spec in signature.input_specs if spec.target is not None}
     return ExportedProgram(
         root=module,
@@ -94,7 +94,7 @@ def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int,
         graph_signature=signature,
         state_dict={name: value for name, value in exported.state_dict.items() if name in used},
         range_constraints=exported.range_constraints,
-        module_call_graph=calls,
+        module_call_graph=[replace(first, signature=whole), *others],
         example_inputs=exported.example_inputs,
         constants={name: value for name, value in exported.constants.items() if name in used},
         verifiers=exported.verifiers,

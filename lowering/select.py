@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace import graphs
 from headrace.errors import LoadError, TaskNotEnabledError
-from headrace.ir import OutputKind, Program, Stage, Task
+from headrace.ir import Output, OutputKind, Program, Stage, Task
 from headrace.tasks import refusal
 
 # The outputs that answer a task, the first that the program has.
@@ -20,6 +20,11 @@ ANSWERS = {
     Task.GENERATE: (OutputKind.VOCABULARY_LOGITS,),
     Task.SPARSE_EMBED: (OutputKind.VOCABULARY_LOGITS,),
 }
+
+
+def answering(program: Program, task: Task) -> Output:
+    """The output that a supported task is answered from."""
+    return next(found for kind in ANSWERS[task] if (found := program.output(kind)) is not None)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class SelectTask:
         """
         if not any(decision.supported and decision.task is self.task for decision in program.tasks):
             raise TaskNotEnabledError(refusal(program, self.task))
-        output = next(found for kind in ANSWERS[self.task] if (found := program.output(kind)) is not None)
+        output = answering(program, self.task)
         exported = graphs.keep_outputs(program.graph, (program.outputs.index(output),))
         if lacking := sorted(set(program.missing) & set(exported.state_dict)):
             raise LoadError(

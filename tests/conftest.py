@@ -1,4 +1,4 @@
-"""What every test shares: golden files, marks for missing hardware, and tiny models that are built and analysed once."""
+"""What every test shares: golden files, marks for missing hardware, and tiny models, built and analysed once."""
 
 from __future__ import annotations
 

@@ -107,11 +107,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             interleave_moe_layer_step=8,
         ),
     ),
-    # These bypass transformers' attention interface.
+    # These bypass transformers' attention interface; the last one convolves over the tokens besides.
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
-    # Its layers convolve over the tokens, padding and all.
     "convbert": ("ConvBertConfig", encoder(embedding_size=32, conv_kernel_size=3)),
+    # No attention at all: a Fourier transform over the sequence, padding and all.
     "fnet": ("FNetConfig", encoder(tpu_short_seq_length=64)),
 }
 
@@ -163,3 +163,26 @@ def token_ids(length: int, batch: int = 1, seed: int = 0) -> Any:
 
     generator = torch.Generator().manual_seed(1000 * seed + length)
     return torch.randint(3, VOCABULARY, (batch, length), generator=generator)
+
+
+def fed(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
+    """The program's inputs for token ids [batch, length]; the mask, on whichever side, decides the positions."""
+    import torch
+
+    mask = torch.ones_like(ids) if mask is None else mask
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
+    given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
+    return {name: given[name] for name in program.inputs}
+
+
+def outputs_of(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
+    """What the graph returns for token ids, by the name of the output."""
+    from headrace import graphs
+
+    outputs, _ = graphs.run(program.graph, fed(program, ids, mask))
+    return {output.name: value for output, value in zip(program.outputs, outputs, strict=True)}
+
+
+def rows_of(program: Any, ids: Any, mask: Any = None) -> Any:
+    """The hidden rows of the graph [batch, length, width]."""
+    return outputs_of(program, ids, mask)["hidden"]

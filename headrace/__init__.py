@@ -1,0 +1,103 @@
+"""Headrace: hand it a Hugging Face model; it knows what the model's attention does, and serves what it can.
+
+Importing this package imports neither torch nor transformers: names are resolved when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import (
+    ArtifactError,
+    AttentionTypeError,
+    HeadraceError,
+    HeadraceWarning,
+    InputError,
+    InputTooLongError,
+    LoadError,
+    NonFiniteError,
+    ParityError,
+    TargetError,
+    TaskNotEnabledError,
+    TraceError,
+    VerifyError,
+)
+
+if TYPE_CHECKING:
+    from headrace.runtime.answers import Classification, Entity
+    from headrace.runtime.api import Lowered, Traced, compile, lower, trace
+    from headrace.runtime.artifact import load
+    from headrace.runtime.model import CompiledModel
+    from headrace.runtime.states import ModelState, register_model_state
+
+__version__ = "0.1.0"
+
+# Public names that need torch, and where they live.
+LAZY = {
+    "compile": "headrace.runtime.api",
+    "trace": "headrace.runtime.api",
+    "lower": "headrace.runtime.api",
+    "load": "headrace.runtime.artifact",
+    "Traced": "headrace.runtime.api",
+    "Lowered": "headrace.runtime.api",
+    "CompiledModel": "headrace.runtime.model",
+    "ModelState": "headrace.runtime.states",
+    "register_model_state": "headrace.runtime.states",
+    "Classification": "headrace.runtime.answers",
+    "Entity": "headrace.runtime.answers",
+}
+# Optional libraries and the extra that brings them.
+EXTRAS = {"torch": "torch", "transformers": "torch"}
+
+__all__ = [
+    "ArtifactError",
+    "AttentionTypeError",
+    "Classification",
+    "CompiledModel",
+    "Entity",
+    "HeadraceError",
+    "HeadraceWarning",
+    "InputError",
+    "InputTooLongError",
+    "LoadError",
+    "Lowered",
+    "ModelState",
+    "NonFiniteError",
+    "ParityError",
+    "TargetError",
+    "TaskNotEnabledError",
+    "TraceError",
+    "Traced",
+    "VerifyError",
+    "__version__",
+    "compile",
+    "load",
+    "lower",
+    "register_model_state",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562).
+
+    Raises:
+        TargetError: an optional library that it needs is not installed; the message names the pip line.
+    """
+    if name not in LAZY:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(LAZY[name]), name)
+    except ImportError as error:
+        library = (error.name or "").split(".")[0]
+        if library not in EXTRAS:
+            raise
+        raise TargetError(
+            f'headrace.{name} needs {library}, which is not installed: pip install "headrace[{EXTRAS[library]}]"'
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

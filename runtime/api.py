@@ -1,0 +1,246 @@
+"""The stages of the public API: trace, lower, compile."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headrace import debug
+from headrace.backends import backend as find_backend
+from headrace.backends.interface import Backend
+from headrace.errors import HeadraceError, InputError, TargetError
+from headrace.frontend.load import Checkpoint, load
+from headrace.frontend.sentence import pool_kind
+from headrace.frontend.trace import Traced as Frontend
+from headrace.frontend.trace import trace as trace_checkpoint
+from headrace.ir import PoolKind, Prefill, Program, Task
+from headrace.lowering.pipeline import analyse, prepare
+from headrace.runtime.explain import explain
+from headrace.runtime.model import CompiledModel
+from headrace.runtime.progress import bar
+from headrace.runtime.states import ModelState, bring_state
+from headrace.tasks import Tasks, select
+
+Source = str | Path | nn.Module
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+class Traced:
+    """A traced model. Its types, route and tasks are worked out when something asks for them."""
+
+    def __init__(self, frontend: Frontend, tokenizer: Any, prefill: Prefill | None) -> None:
+        """Keep what the frontend made."""
+        self.program, self.tokenizer = frontend.program, tokenizer
+        self._eager, self._prefill = frontend.behaviour, prefill
+
+    @cached_property
+    def analysed(self) -> Program:
+        """The program with every type proven, its route and its tasks.
+
+        Raises:
+            AttentionTypeError, VerifyError: it cannot be typed, or behaves unlike its type.
+        """
+        return analyse(self.program, self._eager, self._prefill)
+
+    @property
+    def tasks(self) -> Tasks:
+        """The supported tasks; empty, never an exception, where nothing is."""
+        try:
+            return Tasks(self.analysed.tasks)
+        except HeadraceError:
+            return Tasks(())
+
+    def as_text(self) -> str:
+        """The program on a page, as it was traced."""
+        return self.program.as_text()
+
+    def explain(self, form: str = "text") -> str:
+        """Attention, route and tasks, as "text" or "html"."""
+        return explain(self.analysed, form)
+
+    def lower(self, target: str = "auto") -> Lowered:
+        """Decide for a target."""
+        return Lowered(self.analysed, find_backend(target), self.tokenizer)
+
+
+class Lowered:
+    """An analysed program and the target that it is for."""
+
+    def __init__(self, program: Program, backend: Backend, tokenizer: Any) -> None:
+        """Check that the target runs the program's dtype.
+
+        Raises:
+            TargetError: it does not.
+        """
+        if program.dtype not in backend.dtypes:
+            raise TargetError(f"The target {backend.name} runs {', '.join(backend.dtypes)}, not {program.dtype}.")
+        self.program, self.backend, self.tokenizer = program, backend, tokenizer
+
+    @property
+    def tasks(self) -> Tasks:
+        """The supported tasks."""
+        return Tasks(self.program.tasks)
+
+    def as_text(self, task: str | None = None) -> str:
+        """The analysed program on a page, or what is left of it for one task."""
+        return (prepare(self.program, Task(task)) if task else self.program).as_text()
+
+    def explain(self, form: str = "text") -> str:
+        """Attention, route and tasks, as "text" or "html"."""
+        chosen, _ = select(self.program, None)
+        return explain(self.program, form, target=self.backend.name, task=chosen)
+
+    def compile(
+        self,
+        *,
+        task: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        progress: bool | None = None,
+    ) -> CompiledModel:
+        """Compile for a task: the user's, else the default one. The others are compiled when they are first used.
+
+        Raises:
+            TaskNotEnabledError: the task is not supported; or nothing is, and the message says why.
+        """
+        model = CompiledModel(
+            self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget
+        )
+        return model.warm(progress)
+
+
+def trace(
+    model: Source,
+    *,
+    dtype: str | torch.dtype = "auto",
+    prefill: str | None = None,
+    tokenizer: Any = None,
+    pooling: str | tuple[str, ...] | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: bool | None = None,
+) -> Traced:
+    """Load a model and trace it.
+
+    Args:
+        model: a folder, a hub id or an `nn.Module`.
+        dtype: of weights and activations. "auto" is float32, or what a module already has.
+        prefill: "single_pass" opens the token-level tasks to causal models; None leaves them to prefill in chunks.
+        tokenizer: a tokenizer or its folder, where the model's folder has none.
+        pooling: how rows become a vector, over what the folder says: cls, last, mean, max, weightedmean,
+            mean_sqrt_len_tokens, or several to be concatenated.
+        revision: of a hub id.
+        trust_remote_code: run Python code that comes with the folder.
+
+    Raises:
+        LoadError, TraceError: the model can't be loaded or exported.
+    """
+    kinds = _pools(pooling)
+    with bar("Loading the model", shown=progress) as shown, debug.stage("load"):
+        checkpoint = load(
+            model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+        shown.say("Tracing the model")
+        with debug.stage("trace"):
+            traced = trace_checkpoint(checkpoint, kinds)
+    if (state := _brought_state(checkpoint)) is not None:
+        name = bring_state(state)
+        traced = Frontend(traced.program.with_(declared_state=name), traced.behaviour)
+    return Traced(traced, checkpoint.tokenizer, _prefill(prefill))
+
+
+def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
+    """Trace a model and decide for a target. Options as for `trace`."""
+    backend = find_backend(target)
+    traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
+    with bar("Proving attention types", shown=options.get("progress")):
+        return Lowered(traced.analysed, backend, traced.tokenizer)
+
+
+def compile(
+    model: Source,
+    *,
+    task: str | None = None,
+    target: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    max_length: int | None = None,
+    prefill: str | None = None,
+    tokenizer: Any = None,
+    pooling: str | tuple[str, ...] | None = None,
+    token_budget: int | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: bool | None = None,
+) -> CompiledModel:
+    """Load, trace, decide and compile a model.
+
+    Args:
+        model: a folder, a hub id or an `nn.Module`.
+        task: what to compile for; None takes the model's default task.
+        target: "auto" picks the best device present (`.target` says which), "reference" needs no compiler.
+        dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which).
+        max_length: tokens a text at most, over what the folder says; never over what the model can take.
+        token_budget: padded tokens in one step at most; a longer text is an error, or truncated where asked.
+        progress: show progress on stderr; None on a terminal only.
+
+    The other arguments are `trace`'s.
+
+    Raises:
+        HeadraceError: whatever cannot be loaded, traced, typed, served or run here; each says what to do.
+    """
+    lowered = lower(
+        model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, revision=revision,
+        trust_remote_code=trust_remote_code, progress=progress,
+    )  # fmt: skip
+    return lowered.compile(task=task, max_length=max_length, token_budget=token_budget, progress=progress)
+
+
+def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:
+    if dtype == "auto" and not isinstance(model, nn.Module):
+        return _dtype(backend.dtypes[0], model)
+    chosen = _dtype(dtype, model)
+    if _name(chosen) not in backend.dtypes:
+        raise TargetError(f"The target {backend.name} runs {', '.join(backend.dtypes)}, not {_name(chosen)}.")
+    return chosen
+
+
+def _dtype(dtype: str | torch.dtype, model: Source) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        held = (p.dtype for p in model.parameters() if p.is_floating_point()) if isinstance(model, nn.Module) else ()
+        return next(iter(held), torch.float32)
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; choose from auto, {', '.join(DTYPES)}.")
+    found: torch.dtype = getattr(torch, dtype)
+    return found
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _prefill(prefill: str | None) -> Prefill | None:
+    if prefill is not None and prefill not in set(Prefill):
+        raise InputError(f"prefill is {prefill!r}; choose from {', '.join(Prefill)}.")
+    return Prefill(prefill) if prefill else None
+
+
+def _pools(pooling: str | tuple[str, ...] | None) -> tuple[PoolKind, ...] | None:
+    if pooling is None:
+        return None
+    return tuple(pool_kind(name) for name in ([pooling] if isinstance(pooling, str) else pooling))
+
+
+def _brought_state(checkpoint: Checkpoint) -> type[ModelState] | None:
+    """The state class that a user's module brings as `headrace_state`."""
+    brought = (getattr(module, "headrace_state", None) for module in checkpoint.module.modules())
+    found = next((state for state in brought if state is not None), None)
+    if found is not None and not (isinstance(found, type) and issubclass(found, ModelState)):
+        raise InputError(f"The module's headrace_state is {found!r}; it must be a subclass of headrace.ModelState.")
+    return found

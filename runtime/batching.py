@@ -1,0 +1,90 @@
+"""Plan how requests run: which go together, and how wide. A plan runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.ir import PaddingRule, Program
+from headrace.runtime.tokens import Encoded
+
+# Padded lengths: fine steps where padding would cost most of a row, coarse ones where there are few sequences.
+FINE, COARSE, FROM = 8, 64, 256
+# Few enough that a batch's activations stay in cache, many enough that products have rows to share.
+TOKENS_A_STEP = 1024
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run: the requests by their place in the caller's list, and the padded length."""
+
+    requests: tuple[int, ...]
+    length: int
+
+
+def bucket(length: int, longest: int | None) -> int:
+    """The padded length of a sequence: a multiple of 8 up to 256 and of 64 above, and never past the model's limit."""
+    step = FINE if length <= FROM else COARSE
+    rounded = -(-length // step) * step
+    return rounded if longest is None else max(length, min(rounded, longest))
+
+
+def plan(
+    lengths: Sequence[int],
+    program: Program,
+    *,
+    batch_size: int | None = None,
+    token_budget: int | None = None,
+) -> list[Step]:
+    """Group requests of like length, longest first, so that the least is padded and memory peaks at once.
+
+    Args:
+        lengths: tokens of each request.
+        batch_size: requests in a step at most.
+        token_budget: padded tokens in a step at most; a single request may not pass it either, which the caller
+            has checked.
+    """
+    budget = token_budget or TOKENS_A_STEP
+    exact = program.padding is PaddingRule.EXACT
+    longest = program.limits.length
+
+    def width(request: int) -> int:
+        fits = min(longest or budget, budget) if token_budget else longest
+        return bucket(lengths[request], fits) if exact else lengths[request]
+
+    order = sorted(range(len(lengths)), key=lambda request: (-width(request), request))
+    runs = [list(order)] if exact else [list(group) for _, group in groupby(order, width)]
+    return [step for run in runs for step in _filled(run, width, batch_size, budget)]
+
+
+def _filled(run: list[int], width: Callable[[int], int], batch_size: int | None, budget: int) -> Iterator[Step]:
+    """Cut a run of requests, widest first, into steps: the first request of a step sets its width."""
+    while run:
+        widest = width(run[0])
+        size = min(max(1, budget // widest), batch_size or len(run))
+        yield Step(tuple(run[:size]), widest)
+        run = run[size:]
+
+
+def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, Tensor]:
+    """The step's inputs, padded on the right: int64 [requests, length] by name.
+
+    Padding takes the first position, so that no bucket reaches past a position table, and the first token id: the
+    attention mask alone says what is padding.
+    """
+    shape = (len(step.requests), step.length)
+    ids, mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for row, request in enumerate(step.requests):
+        encoded = requests[request]
+        count = len(encoded.ids)
+        ids[row, :count], mask[row, :count] = encoded.ids, 1
+        if encoded.types is not None:
+            types[row, :count] = encoded.types
+    positions = np.where(mask == 1, np.arange(step.length), 0) + program.positions.offset
+    named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": types}
+    return {name: torch.from_numpy(np.ascontiguousarray(named[name])) for name in program.inputs}

@@ -1,0 +1,282 @@
+"""The command `headrace`. Nothing here imports torch before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace import __version__
+from headrace.errors import InputError
+from headrace.runtime import cli_io, console
+from headrace.runtime.cli_model import Opening, serve
+
+app = typer.Typer(
+    name="headrace",
+    help="Hand it a Hugging Face model: it says what the model's attention does, and serves what it can.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[str, typer.Argument(help="A model folder, a hub id, or a folder that `headrace compile` wrote.")]
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines of --input or standard input.")]
+Input = Annotated[Path | None, typer.Option("--input", "-i", help="Read texts from this file's lines.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Take every line as a text, even where it is JSON.")]
+Target = Annotated[str, typer.Option(help="auto, cpu or reference (slow, needs no compiler).")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64; else the target's own.")]
+MaxLength = Annotated[int | None, typer.Option(help="Tokens a text at most.")]
+Truncate = Annotated[bool | None, typer.Option("--truncate/--no-truncate", help="Cut longer texts, or refuse them.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts in a step at most; else packed by tokens.")]
+Prefill = Annotated[str | None, typer.Option(help="single_pass opens token-level tasks to causal models.")]
+Pooling = Annotated[list[str] | None, typer.Option(help="cls, last, mean, max ...; given twice, concatenated.")]
+Tokenizer = Annotated[str | None, typer.Option(help="The folder of the tokenizer, where the model's has none.")]
+Revision = Annotated[str | None, typer.Option(help="Of a hub id.")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
+Task = Annotated[str | None, typer.Option(help="The task to decide for; else the model's default.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0, 2 after one line on a user's mistake, 130 when interrupted."""
+    command = typer.main.get_command(app)
+    sys.exit(console.run(lambda: command.main(arguments, prog_name="headrace", standalone_mode=False)))
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Options of the program itself."""
+    if version:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def explain(
+    model: Model,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the attention map here.")] = None,
+    as_json: Json = False,
+    task: Task = None,
+    dtype: Dtype = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """What the model's attention does, how it is routed, and what it can do and why."""
+    opening = Opening(
+        model, dtype=dtype, prefill=prefill, pooling=_several(pooling), tokenizer=tokenizer, revision=revision,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    program = opening.trace().analysed
+    from headrace.codec import encode
+    from headrace.runtime import explain as explaining
+    from headrace.tasks import select
+
+    chosen, _ = select(program, task)
+    if html is not None:
+        _save(html, explaining.explain(program, "html", task=chosen))
+        console.note(f"wrote {html}")
+    if as_json:
+        print(json.dumps(encode(program), indent=1))
+    elif html is None:
+        print(explaining.explain(program, task=chosen), end="")
+
+
+@app.command()
+def tasks(
+    model: Model,
+    as_json: Json = False,
+    task: Task = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """The tasks that the model offers, each supported or refused, with the reason."""
+    opening = Opening(
+        model, prefill=prefill, pooling=_several(pooling), revision=revision, trust_remote_code=trust_remote_code
+    )
+    program = opening.trace().analysed
+    from headrace.codec import encode
+    from headrace.runtime.explain import task_table
+    from headrace.tasks import select
+
+    chosen, _ = select(program, task)
+    if as_json:
+        print(json.dumps({"default": chosen, "tasks": encode(program.tasks)}, indent=1))
+    else:
+        print("\n".join(line[2:] for line in task_table(program, chosen)))
+
+
+@app.command()
+def probe(model: Model, revision: Revision = None, trust_remote_code: Trust = False) -> None:
+    """What every attention is declared to see beside what it was seen to see. Exits 1 where they disagree."""
+    traced = Opening(model, revision=revision, trust_remote_code=trust_remote_code).trace()
+    from headrace.runtime.probe_report import report
+
+    found = report(traced.program, traced._eager)
+    print(found.text, end="")
+    if not found.agrees:
+        raise typer.Exit(1)
+
+
+@app.command()
+def embed(  # noqa: PLR0913 - a command's options are its arguments
+    model: Model,
+    texts: Texts = None,
+    *,
+    input_: Input = None,
+    plain: Plain = False,
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    truncate: Truncate = None,
+    batch_size: BatchSize = None,
+    normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="To unit length.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Keep the first so many.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt's name in the folder, or its text.")] = None,
+    pooling: Pooling = None,
+    prefill: Prefill = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """One vector a text: {"embedding": [...]}."""
+    opening = Opening(
+        model, target, dtype, max_length, prefill, _several(pooling), tokenizer, revision, trust_remote_code
+    )
+
+    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+        found = compiled.embed(chunk, normalize, dimensions, prompt, truncate=truncate, batch_size=batch_size)
+        return cli_io.vectors(found)
+
+    serve(opening, "embed", _single(cli_io.requests(texts or [], input_, plain)), answer)
+
+
+@app.command()
+def classify(  # noqa: PLR0913
+    model: Model,
+    texts: Texts = None,
+    *,
+    input_: Input = None,
+    plain: Plain = False,
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    truncate: Truncate = None,
+    batch_size: BatchSize = None,
+    prefill: Prefill = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """The best label of each text or pair: {"label": ..., "score": ..., "scores": {...}}."""
+    opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
+
+    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+        return map(cli_io.record, compiled.classify(chunk, truncate=truncate, batch_size=batch_size))
+
+    serve(opening, "classify", cli_io.requests(texts or [], input_, plain), answer)
+
+
+@app.command()
+def token_classify(  # noqa: PLR0913
+    model: Model,
+    texts: Texts = None,
+    *,
+    input_: Input = None,
+    plain: Plain = False,
+    aggregation: Annotated[str, typer.Option(help="none, simple, first, average or max.")] = "none",
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    truncate: Truncate = None,
+    batch_size: BatchSize = None,
+    prefill: Prefill = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """The labelled tokens or spans of each text: {"entities": [{"label": ..., "start": ..., ...}]}."""
+    opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
+
+    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+        found = compiled.token_classify(chunk, aggregation, truncate=truncate, batch_size=batch_size)
+        return ({"entities": [cli_io.record(entity) for entity in entities]} for entities in found)
+
+    serve(opening, "token_classify", _single(cli_io.requests(texts or [], input_, plain)), answer)
+
+
+@app.command(name="compile")
+def compile_(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The folder to write; every other command takes it as a model.")],
+    task: Task = None,
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
+    opening = Opening(
+        model, target, dtype, max_length, prefill, _several(pooling), tokenizer, revision, trust_remote_code
+    )
+    compiled = opening.compile(task)
+    folder = compiled.save(out)
+    console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What is installed, which devices there are, what is missing, and the line that mends it."""
+    from headrace.runtime.doctor import examine, report, works
+
+    findings = examine()
+    print(json.dumps([finding.as_dict() for finding in findings], indent=1) if as_json else report(findings))
+    if not works(findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("headrace-demo.html"),
+    target: Target = "auto",
+) -> None:
+    """Headrace on real models: similarities, names in a sentence, the page, a refusal and its cure."""
+    from headrace.runtime.demo import run
+
+    for line in run(out, target):
+        print(line, flush=True)
+
+
+def _several(values: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(values) if values else None
+
+
+def _single(requests: Iterable[cli_io.Request]) -> Iterable[cli_io.Request]:
+    for number, request in enumerate(requests, 1):
+        if not isinstance(request, str):
+            raise InputError(f'Request {number} is a pair of texts; this command takes single ones, without "pair".')
+        yield request
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The model that a command runs: how it is opened, and how a stream of texts goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, InputError
+from headrace.runtime import console
+from headrace.runtime.cli_io import Request, chunks, write
+
+if TYPE_CHECKING:
+    from headrace.runtime.api import Traced
+    from headrace.runtime.model import CompiledModel
+
+MANIFEST = "headrace.json"
+Answer = Callable[["CompiledModel", list[Any]], Iterable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A model's name and the options that loading it takes; None leaves the choice to Headrace."""
+
+    model: str
+    target: str = "auto"
+    dtype: str | None = None
+    max_length: int | None = None
+    prefill: str | None = None
+    pooling: tuple[str, ...] | None = None
+    tokenizer: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    def trace(self) -> Traced:
+        """The model traced, for commands that run nothing."""
+        import headrace
+
+        if self.is_saved:
+            raise InputError(f"{self.model} is a saved model, without the graph that is read here. Give its source.")
+        return headrace.trace(
+            self.model,
+            dtype=self.dtype or "auto",
+            prefill=self.prefill,
+            tokenizer=self.tokenizer,
+            pooling=self.pooling,
+            revision=self.revision,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def compile(self, task: str | None) -> CompiledModel:
+        """The model compiled for a task, or read back where it was saved by `headrace compile`.
+
+        Raises:
+            InputError: an option that a saved model has decided already.
+        """
+        import headrace
+
+        if not self.is_saved:
+            return headrace.compile(
+                self.model,
+                task=task,
+                target=self.target,
+                dtype=self.dtype or "auto",
+                max_length=self.max_length,
+                prefill=self.prefill,
+                tokenizer=self.tokenizer,
+                pooling=self.pooling,
+                revision=self.revision,
+                trust_remote_code=self.trust_remote_code,
+            )
+        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision")
+        if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
+            raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)} Leave that out.")
+        return headrace.load(self.model, target=self.target)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the model is a folder that `headrace compile` wrote."""
+        return (Path(self.model).expanduser() / MANIFEST).is_file()
+
+
+def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answer) -> None:
+    """Answer the requests in their order, a chunk at a time.
+
+    The first chunk is read before the model is loaded, so that a bad line costs no waiting; without any, nothing is.
+    The target and dtype are said once there are answers.
+    """
+    model, done = None, 0
+    for chunk in chunks(requests):
+        if model is None:
+            model = opening.compile(task)
+        try:
+            answers = answer(model, chunk)
+        except HeadraceError as error:
+            if not done:
+                raise
+            # Messages number the texts of one chunk.
+            raise HeadraceError(f"After {done} texts: {error}") from error
+        if not done:
+            console.note(f"target {model.target}, {model.dtype}")
+        write(answers)
+        done += len(chunk)

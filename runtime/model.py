@@ -1,0 +1,311 @@
+"""A compiled model: texts or token ids in, answers out, in the callers' order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.backends.interface import Backend, Executable
+from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
+from headrace.ir import PER_TOKEN_OUTPUTS, OutputKind, Program, Task
+from headrace.lowering.pipeline import prepare
+from headrace.lowering.select import answering
+from headrace.runtime import answers
+from headrace.runtime.answers import Aggregation, Classification, Entity
+from headrace.runtime.batching import assemble, plan
+from headrace.runtime.explain import explain
+from headrace.runtime.fills import Fill, fills
+from headrace.runtime.progress import bar
+from headrace.runtime.states import ModelState, state_for
+from headrace.runtime.tokens import Encoded, Texts, check_ids
+from headrace.tasks import Tasks, select
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Pair = tuple[str, str]
+# How many texts an iterator is read ahead, so that like lengths can meet in a batch.
+AHEAD = 1024
+NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A document's place in the list that was ranked, and its score."""
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What runs one output of the program: the program of that output, its executable, its state."""
+
+    program: Program
+    executable: Executable
+    state: ModelState
+
+
+class CompiledModel:
+    """What `headrace.compile` returns. Each task is a method; calling the model takes token ids.
+
+    Every text task takes `truncate` (None follows a sentence-transformers folder, else a long text is an error),
+    `batch_size` (None packs by tokens) and `progress` (None shows a bar on a terminal).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        tokenizer: Any,
+        *,
+        task: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        lanes: Mapping[OutputKind, Lane] | None = None,
+    ) -> None:
+        """Take an analysed program; nothing is compiled before `warm` or the first request.
+
+        Raises:
+            TaskNotEnabledError: `task` is not supported.
+            TargetError: the program's route cannot run.
+        """
+        self.program, self.backend, self.tokenizer = program, backend, tokenizer
+        self.task, warning = select(program, task)
+        if warning:
+            warnings.warn(warning, HeadraceWarning, stacklevel=4)
+        self._texts = Texts(tokenizer, program, max_length, token_budget)
+        self.max_length, self.token_budget = max_length, token_budget
+        self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        state_for(program)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""
+        from headrace.runtime.artifact import save
+
+        return save(self, Path(folder))
+
+    @property
+    def tasks(self) -> Tasks:
+        """The supported tasks, each with its reason; `.refused` lists what is offered and not enabled."""
+        return Tasks(self.program.tasks)
+
+    @property
+    def target(self) -> str:
+        """The target that runs it."""
+        return self.backend.name
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that it runs in."""
+        return self.program.dtype
+
+    def as_text(self) -> str:
+        """The program on a page."""
+        return self.program.as_text()
+
+    def explain(self, form: str = "text") -> str:
+        """What the model's attention does, how it is routed and what it serves, as "text" or "html"."""
+        return explain(self.program, form, target=self.target, task=self.task)
+
+    def warm(self, progress: bool | None = None) -> CompiledModel:
+        """Compile for the default task now; where this version cannot run that one, for the first that it can."""
+        runnable = [Task(name) for name in self.tasks if Task(name) not in NOT_YET]
+        task = self.task if self.task in runnable else next(iter(runnable), None)
+        if task is not None:
+            self.lane(task, progress)
+        return self
+
+    def lane(self, task: str, progress: bool | None = None) -> Lane:
+        """The executable that answers a task, compiled on first use.
+
+        Raises:
+            TaskNotEnabledError: the task is not supported.
+            TargetError: this version has no runtime for it.
+        """
+        chosen, _ = select(self.program, task)
+        assert chosen is not None
+        if chosen in NOT_YET:
+            raise TargetError(f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}.")
+        kind = answering(self.program, chosen).kind
+        if kind not in self.lanes:
+            self._warn_of_pooling(kind)
+            with bar(f"Compiling {chosen} for {self.target}", shown=progress):
+                self.lanes[kind] = self._compiled(chosen)
+        return self.lanes[kind]
+
+    def _compiled(self, task: Task) -> Lane:
+        if self.program.exported is None:
+            held = ", ".join(self.lanes)
+            raise ArtifactError(
+                f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
+                f"task={task.value!r} and save it again."
+            )
+        program = prepare(self.program, task)
+        return Lane(program, self.backend.compile(program), state_for(program))
+
+    def _warn_of_pooling(self, kind: OutputKind) -> None:
+        pooling = self.program.pooling
+        if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
+            warnings.warn(
+                f"Pooling is {', '.join(pooling.kinds)} ({pooling.why}). Pass pooling= to choose.",
+                HeadraceWarning,
+                stacklevel=4,
+            )
+
+    def __call__(
+        self,
+        token_ids: Sequence[Sequence[int]] | Array,
+        task: str | None = None,
+        token_type_ids: Sequence[Sequence[int]] | Array | None = None,
+    ) -> list[Array]:
+        """Raw outputs for token ids, one array a request: logits, vectors or rows before activation and labels.
+
+        Returns:
+            float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
+        """
+        encoded = check_ids(self.program, token_ids, token_type_ids, self._texts.bound())
+        return self._run(task or self._default(), encoded, None, False)
+
+    def _default(self) -> Task:
+        if self.task is None:
+            select(self.program, "embed")  # raises the refusal that says why nothing is supported
+        assert self.task is not None
+        return self.task
+
+    def _run(
+        self, task: str, requests: Sequence[Encoded], batch_size: int | None, progress: bool | None
+    ) -> list[Array]:
+        """Plan, run each step, and put the rows back in the callers' order."""
+        lane = self.lane(task, progress)
+        per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
+        lengths = [len(request.ids) for request in requests]
+        steps = plan(lengths, self.program, batch_size=batch_size, token_budget=self.token_budget)
+        results: list[Array] = [np.empty(0)] * len(requests)
+        with bar(f"{task}: texts", len(requests), progress) as shown:
+            for step in steps:
+                output = lane.state.step(lane.executable, assemble(step, requests, lane.program)).float().numpy()
+                for row, request in enumerate(step.requests):
+                    kept = output[row, : lengths[request]] if per_token else output[row]
+                    results[request] = answers.require_finite(kept.copy(), f"{task} of request {request}", self.dtype)
+                shown.advance(len(step.requests))
+        return results
+
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        prompt: str | None = None,
+        *,
+        truncate: bool | None = None,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> Array:
+        """One vector a text, float32 [n, d].
+
+        Args:
+            normalize: to unit length; None does as the sentence-transformers folder does, else not.
+            dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
+            prompt: a prompt's name in the folder, or its text; None takes the folder's default.
+        """
+        listed = _listed(texts)
+        program = self.lane(Task.EMBED, progress).program
+        width = program.outputs[0].width
+        if dimensions is not None and not 0 < dimensions <= width:
+            raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
+        encoded = self._texts.encode(listed, truncate=truncate, prompt=prompt)
+        rows = self._run(Task.EMBED, encoded, batch_size, progress)
+        vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
+        vectors = vectors[:, :dimensions]
+        wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
+        return answers.normalise(vectors) if wanted else vectors
+
+    def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
+        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
+        source = iter(texts)
+        while ahead := list(islice(source, AHEAD)):
+            yield from self.embed(ahead, **options)
+
+    def token_embed(
+        self, texts: str | Iterable[str], prompt: str | None = None, *, truncate: bool | None = None,
+        batch_size: int | None = None, progress: bool | None = None,
+    ) -> list[Array]:  # fmt: skip
+        """One vector a token, special tokens included: float32 [t, d] a text."""
+        self.lane(Task.TOKEN_EMBED, progress)
+        encoded = self._texts.encode(_listed(texts), truncate=truncate, prompt=prompt)
+        return self._run(Task.TOKEN_EMBED, encoded, batch_size, progress)
+
+    def classify(
+        self, texts: str | Pair | Iterable[str] | Iterable[Pair], *, truncate: bool | None = None,
+        batch_size: int | None = None, progress: bool | None = None,
+    ) -> list[Classification]:  # fmt: skip
+        """The best label of each text or pair of texts, with every label's score."""
+        return self._classified(Task.CLASSIFY, _listed(texts), truncate, batch_size, progress)
+
+    def score(
+        self, pairs: Pair | Iterable[Pair], *, truncate: bool | None = None,
+        batch_size: int | None = None, progress: bool | None = None,
+    ) -> list[float]:  # fmt: skip
+        """How well the two texts of each pair fit, by the head's one label."""
+        found = self._classified(Task.SCORE, _listed(pairs), truncate, batch_size, progress)
+        return [classification.score for classification in found]
+
+    def rank(self, query: str, documents: Iterable[str], **options: Any) -> list[Ranked]:
+        """The documents, best first. Options as for `score`."""
+        scores = self.score([(query, document) for document in documents], **options)
+        return sorted((Ranked(i, score) for i, score in enumerate(scores)), key=lambda found: -found.score)
+
+    def _classified(
+        self, task: Task, texts: list[Any], truncate: bool | None, batch_size: int | None, progress: bool | None
+    ) -> list[Classification]:
+        self.lane(task, progress)
+        assert self.program.labels is not None
+        pairs = bool(texts) and isinstance(texts[0], (tuple, list))
+        encoded = self._texts.encode(texts, truncate=truncate, pairs=pairs)
+        rows = self._run(task, encoded, batch_size, progress)
+        return [answers.classification(row, self.program.labels) for row in rows]
+
+    def token_classify(
+        self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
+        batch_size: int | None = None, progress: bool | None = None,
+    ) -> list[list[Entity]]:  # fmt: skip
+        """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
+        if aggregation not in answers.AGGREGATIONS:
+            raise InputError(f"aggregation is {aggregation!r}; choose from {', '.join(answers.AGGREGATIONS)}.")
+        listed = _listed(texts)
+        self.lane(Task.TOKEN_CLASSIFY, progress)
+        labels = self.program.labels
+        assert labels is not None
+        encoded = self._texts.encode(listed, truncate=truncate, offsets=True)
+        rows = self._run(Task.TOKEN_CLASSIFY, encoded, batch_size, progress)
+        answered = zip(rows, listed, encoded, strict=True)
+        return [answers.entities(row, labels, text, request, aggregation) for row, text, request in answered]
+
+    def fill_mask(
+        self, texts: str | Iterable[str], top: int = 5, *, truncate: bool | None = None,
+        batch_size: int | None = None, progress: bool | None = None,
+    ) -> list[list[list[Fill]]]:  # fmt: skip
+        """For each text and each mask token in it, the likeliest tokens."""
+        listed = _listed(texts)
+        self.lane(Task.FILL_MASK, progress)
+        encoded = self._texts.encode(listed, truncate=truncate)
+        rows = self._run(Task.FILL_MASK, encoded, batch_size, progress)
+        return [fills(row, request, self.tokenizer, top) for row, request in zip(rows, encoded, strict=True)]
+
+    @staticmethod
+    def similarity(a: Array, b: Array) -> Array:
+        """Cosine of every row of `a` [n, d] with every row of `b` [m, d]: [n, m]."""
+        return answers.similarity(a, b)
+
+
+def _listed(texts: Any) -> list[Any]:
+    """One text or pair, or many, as a list. What is in it is checked where it is tokenised."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        return [texts]
+    one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
+    return [texts] if one_pair else list(texts)

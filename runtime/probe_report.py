@@ -1,0 +1,83 @@
+"""The probe's findings for people: what each attention is declared to see, and which rows it was seen to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.errors import AttentionTypeError
+from headrace.ir import AttentionSpec, AttentionType, Program
+from headrace.lowering.attention_types import TypeAttention
+from headrace.lowering.probe import PROBED, ROUTED_TOLERANCE, Eager, Probe, Reached, _keys, _length, _span
+from headrace.runtime.tables import aligned, paragraph
+
+HEADINGS = ("layer", "node", "declared", "mask", "window", "verdict", "seen (key: rows that it reaches)")
+DISAGREES = "DISAGREES"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings as text, and whether what was seen agrees with what is declared."""
+
+    text: str
+    agrees: bool
+
+
+def report(traced: Program, eager: Eager) -> Report:
+    """Measure every attention of a traced program, also where some disagree.
+
+    Args:
+        eager: the original module's behaviour.
+
+    Raises:
+        AttentionTypeError: an attention cannot be typed, so that nothing is declared of it.
+    """
+    program = TypeAttention()(traced)
+    if not program.attention:
+        return Report("The model has no attention.\n", True)
+    if any(spec.type not in PROBED for spec in program.attention):
+        return Report("The two sides of an encoder-decoder have lengths of their own: they are not probed.\n", True)
+    return _measured(program, eager)
+
+
+def _measured(program: Program, eager: Eager) -> Report:
+    length = _length(program)
+    seen = eager.reach(length, _keys(length))
+    verdicts = [_verdict(Probe(eager), spec, seen, length) for spec in program.attention]
+    rows = [_row(spec, verdict, seen) for spec, verdict in zip(program.attention, verdicts, strict=True)]
+    stack, whole = _stack(program, eager.stack_change(min(length, 12)))
+    how = f"The original model on one text of {length} tokens, unpadded: one row is changed at a time."
+    lines = [*paragraph(how), "", *aligned([HEADINGS, *rows]), "", *paragraph(stack)]
+    return Report("\n".join(lines) + "\n", whole and DISAGREES not in verdicts)
+
+
+def _verdict(probe: Probe, spec: AttentionSpec, seen: Reached, length: int) -> str:
+    try:
+        return probe._judged(spec, seen, length).verdict
+    except AttentionTypeError:
+        return DISAGREES
+
+
+def _row(spec: AttentionSpec, verdict: str, seen: Reached) -> tuple[str, ...]:
+    reached = seen[spec.call_order] if spec.call_order < len(seen) else None
+    window = str(spec.window) if spec.window.bounded else "none"
+    return (str(spec.call_order), spec.node, spec.type, spec.mask, window, verdict, _reach(reached))
+
+
+def _reach(reached: Mapping[int, frozenset[int]] | None) -> str:
+    if reached is None:
+        return "its module cannot be run on its own"
+    return "  ".join(f"{key}: {_span(rows, key).removeprefix('rows ')}" for key, rows in reached.items())
+
+
+def _stack(program: Program, changed: float) -> tuple[str, bool]:
+    """The stack as a whole, in a sentence, and whether it behaves as its types say."""
+    causal = all(spec.type is AttentionType.DECODER for spec in program.attention)
+    allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
+    agrees = (changed <= allowed) is causal
+    said = f"changed the rows before it by {changed:.1e} (relative)" if changed else "left the rows before it bit-equal"
+    wanted = "causal" if causal else "not causal"
+    return (
+        f"The whole stack is declared {wanted}: a new last token {said}{'' if agrees else ', which ' + DISAGREES}.",
+        agrees,
+    )

@@ -1,0 +1,54 @@
+"""Progress on stderr, for work that turns out to take longer than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+PATIENCE = 2.0
+
+
+class Bar:
+    """A line that shows what is going on; drawn from the third second on."""
+
+    def __init__(self, what: str, total: int | None, shown: bool) -> None:
+        """`total` is the number of things to do, None for work of unknown size."""
+        counted = (BarColumn(), MofNCompleteColumn()) if total else ()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task(what, total=total)
+        self._timer = threading.Timer(PATIENCE, self._progress.start)
+        self._timer.daemon = True
+        if shown:
+            self._timer.start()
+
+    def say(self, what: str) -> None:
+        """Name the step that begins."""
+        self._progress.update(self._task, description=what)
+
+    def advance(self, count: int) -> None:
+        """Some more of the total is done."""
+        self._progress.advance(self._task, count)
+
+    def close(self) -> None:
+        """Take the line away, if it was drawn."""
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
+        if self._progress.live.is_started:
+            self._progress.stop()
+
+
+@contextmanager
+def bar(what: str, total: int | None = None, shown: bool | None = None) -> Iterator[Bar]:
+    """Show a bar while the block runs: always, never, or (None) where stderr is a terminal."""
+    line = Bar(what, total, sys.stderr.isatty() if shown is None else shown)
+    try:
+        yield line
+    finally:
+        line.close()

@@ -1,0 +1,60 @@
+"""Where the tokens of a text stand in it: what token-level answers need beside the ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Where the tokens of one text stand in it.
+
+    Attributes:
+        tokens: each token as the vocabulary spells it.
+        offsets: the first character and the one past the last; (0, 0) for a token that the tokenizer added.
+        special: bool [t], the tokens that the tokenizer added.
+        unknown: bool [t], words that the vocabulary does not have.
+        marked: whether the spelling says that a token continues a word, as WordPiece's ## does.
+        join: spells tokens as text.
+    """
+
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    special: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
+    marked: bool
+    join: Callable[[list[str]], str]
+
+    def only(self, places: list[int]) -> Spans:
+        """The spans of those tokens alone."""
+        tokens, offsets = [self.tokens[place] for place in places], [self.offsets[place] for place in places]
+        return replace(self, tokens=tokens, offsets=offsets, special=self.special[places], unknown=self.unknown[places])
+
+
+def read_spans(tokenizer: Any, found: Any, row: int, start: int) -> Spans:
+    """The spans of one row of a tokenizer's answer.
+
+    Args:
+        tokenizer: a fast one; the others do not know.
+        found: what it answered, with offsets and the mask of special tokens.
+        start: how many characters of the text were cut off before the tokenizer read it.
+    """
+    ids = found["input_ids"][row]
+    special = np.asarray(found["special_tokens_mask"][row], np.bool_)
+    offsets = [
+        (0, 0) if added else (a + start, b + start)
+        for added, (a, b) in zip(special, found["offset_mapping"][row], strict=True)
+    ]
+    return Spans(
+        tokens=tokenizer.convert_ids_to_tokens(ids),
+        offsets=offsets,
+        special=special,
+        unknown=np.asarray([token == tokenizer.unk_token_id for token in ids], np.bool_),
+        marked=bool(getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)),
+        join=tokenizer.convert_tokens_to_string,
+    )

@@ -1,0 +1,116 @@
+"""Saved models: the same answers after loading, and every damage refused with what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+from tests.tiny import build
+from tests.words import bert_like
+
+REQUESTS = [[0, 5, 6, 2], [0, 7, 2]]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    model = headrace.compile(build("bert"), target="reference", tokenizer=bert_like(), pooling="mean", max_length=9)
+    return model.save(tmp_path_factory.mktemp("artifact") / "saved"), model
+
+
+@pytest.fixture
+def folder(saved: tuple[Path, Any], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved[0], tmp_path / "copy"))
+
+
+def test_loaded_equals_saved(saved: tuple[Path, Any]) -> None:
+    """D3, B6: answers, decisions and limits survive."""
+    path, model = saved
+    loaded = headrace.load(path)
+    for one, other in zip(loaded(REQUESTS), model(REQUESTS), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(loaded.embed("w5 w6"), model.embed("w5 w6"))
+    assert loaded.as_text() == model.as_text()
+    assert loaded.explain() == model.explain()
+    with pytest.raises(headrace.InputTooLongError, match="max_length=9"):
+        loaded.embed("w5 " * 20)
+
+
+def test_compiled_code_survives(tmp_path: Path) -> None:
+    """The cpu target's package is loaded without compiling anything."""
+    model = headrace.compile(build("bert"), target="cpu", pooling="mean")
+    loaded = headrace.load(model.save(tmp_path / "saved"))
+    for one, other in zip(loaded(REQUESTS), model(REQUESTS), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_was_not_compiled_is_not_there(folder: Path) -> None:
+    loaded = headrace.load(folder)
+    with pytest.raises(headrace.ArtifactError, match=r"holds executables for embedding.*task='token_embed'"):
+        loaded.token_embed("w5")
+
+
+def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "headrace.json"
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        path.write_text(json.dumps(manifest))
+
+    return damage
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no manifest": (lambda f: (f / "headrace.json").unlink(), "no saved model"),
+    "manifest is no json": (lambda f: (f / "headrace.json").write_text("{"), "cannot be read"),
+    "newer": (_manifest(lambda m: m.update(format=99)), "newer format"),
+    "older": (_manifest(lambda m: m.pop("lanes")), "lanes differs"),
+    "other torch": (_manifest(lambda m: m.update(torch="1.0.0")), "compiled with torch 1.0.0"),
+    "unknown fact": (_manifest(lambda m: m["program"].update(surprise=1)), "cannot read"),
+    "wrong enum": (_manifest(lambda m: m["program"].update(head="hydra")), "hydra"),
+    "missing file": (lambda f: (f / "embedding.pt2").unlink(), "missing embedding.pt2"),
+    "truncated": (lambda f: (f / "embedding.pt2").write_bytes((f / "embedding.pt2").read_bytes()[:-9]), "changed"),
+    "swapped tokenizer": (lambda f: (f / "tokenizer" / "tokenizer.json").write_text("{}"), "changed tokenizer"),
+    "escaping path": (_manifest(lambda m: m["files"].update({"../x": "0"})), "missing ../x"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_refused(kind: str, folder: Path) -> None:
+    damage, message = DAMAGE[kind]
+    damage(folder)
+    with pytest.raises(headrace.ArtifactError, match=message):
+        headrace.load(folder)
+
+
+def test_a_folder_that_others_can_write_is_not_trusted(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(headrace.ArtifactError, match="trust=True"):
+        headrace.load(folder)
+    assert headrace.load(folder, trust=True).task == "embed"
+
+
+def test_another_target_is_refused(folder: Path) -> None:
+    with pytest.raises(headrace.ArtifactError, match="compiled for reference, not cpu"):
+        headrace.load(folder, target="cpu")
+
+
+def test_saving_over_something_else_is_refused(saved: tuple[Path, Any], tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("three years")
+    with pytest.raises(headrace.ArtifactError, match="nothing was written"):
+        saved[1].save(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_saving_again_replaces(saved: tuple[Path, Any], tmp_path: Path) -> None:
+    model = saved[1]
+    first = model.save(tmp_path / "m")
+    assert model.save(tmp_path / "m") == first
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    assert headrace.load(first).task == "embed"
