@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+import torch
+
 from headrace.backends.inductor import Compiled, compile_program
 from headrace.errors import TargetError
 from headrace.ir import Program
@@ -19,6 +21,11 @@ class Cpu:
     name = "cpu"
     suffix = ".pt2"
     dtypes = ("float32", "bfloat16", "float16")
+
+    @property
+    def step_tokens(self) -> int:
+        """Few enough that a step's activations stay in cache, enough that every core has rows of its own."""
+        return max(512, 256 * torch.get_num_threads())
 
     def check(self, compiles: bool) -> None:
         """To compile, a C++ compiler must be on the path, or named by CXX."""

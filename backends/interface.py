@@ -38,6 +38,11 @@ class Backend(Protocol):
     dtypes: tuple[str, ...]
     """The dtypes that it runs, the default first."""
 
+    @property
+    def step_tokens(self) -> int:
+        """Padded tokens in one step, where the caller sets no budget."""
+        ...
+
     def check(self, compiles: bool) -> None:
         """Raise a TargetError that names the remedy where the target cannot run, or compile, here."""
         ...

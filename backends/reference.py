@@ -38,6 +38,7 @@ class Reference:
     name = "reference"
     suffix = ".pt2"
     dtypes = ("float32", "bfloat16", "float16", "float64")
+    step_tokens = 1024
 
     def check(self, compiles: bool) -> None:
         """Nothing is needed."""

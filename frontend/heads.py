@@ -52,14 +52,14 @@ def cut_rows(
 def _choices(graph: fx.Graph, hidden: str) -> dict[fx.Node, fx.Node]:
     """Each node where the sequence dimension of the hidden rows goes, and the rows [B, S, W] that it had."""
     start = next(node for node in graph.nodes if node.name == hidden)
-    sequence = str(start.meta["val"].shape[1])
+    sequence = start.meta["val"].shape[1].node.expr
     rows, choices = {start: start}, dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         source = next((rows[arg] for arg in node.all_input_nodes if arg in rows), None)
         value = node.meta.get("val")
         if node is start or source is None or not isinstance(value, Tensor):
             continue
-        if any(sequence in str(size) for size in value.shape):
+        if any(isinstance(size, torch.SymInt) and sequence in size.node.expr.free_symbols for size in value.shape):
             # Row by row so far. A product with the mask belongs to a mean; the rows are what went into it.
             weighted = node.target is torch.ops.aten.mul.Tensor and _is_mask(node, rows)
             rows[node] = source if weighted else node

@@ -65,16 +65,17 @@ def load(
     if isinstance(source, nn.Module):
         return _from_module(source, dtype, read_tokenizer(tokenizer, trust_remote_code))
     folder = find_folder(source, revision, trust_remote_code)
-    config, raw = _config(folder, trust_remote_code)
-    sentence = read_sentence_modules(folder)
+    with _readable(folder / "modules.json"):
+        sentence = read_sentence_modules(folder)
     weights = folder / sentence.transformer if sentence else folder
-    if weights != folder:
-        config, raw = _config(weights, trust_remote_code)
+    config, raw = _config(weights, trust_remote_code)
     module, missing = _weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
     found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
+    if (named := _read_activation(folder)) is not None:
+        module.config.sentence_transformers = {"activation_fn": named}
     if sentence:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
-    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw)
+    return Checkpoint(str(source), module.eval(), module.config, found, sentence, missing, raw)
 
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
@@ -89,6 +90,14 @@ def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Check
     config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
     name = f"a {module.__class__.__name__} module"
     return Checkpoint(name, module, config, tokenizer, None, (), {})
+
+
+def held_dtype(source: str | Path | nn.Module) -> torch.dtype | None:
+    """The dtype that a module's weights already have; None for a folder or hub id, which is loaded in any."""
+    held = (
+        (p.dtype for p in source.parameters() if p.is_floating_point()) if isinstance(source, nn.Module) else iter(())
+    )
+    return next(held, None)
 
 
 def find_folder(source: str | Path, revision: str | None, trust_remote_code: bool) -> Path:
@@ -147,10 +156,17 @@ def _weights(
     with _readable(folder), _without_bars():
         # .bin files are read with weights_only: nothing in them is run.
         model, info = build.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True, weights_only=True
+            folder,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            weights_only=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    if info["mismatched_keys"]:
-        raise LoadError(f"{folder}: weights of another shape than config.json says: {sorted(info['mismatched_keys'])}")
+    if other := sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]):
+        raise LoadError(
+            f"{folder}: weights of another shape than config.json says: {', '.join(other[:5])}{' ...' * (len(other) > 5)}."
+        )
     return model, tuple(sorted(info["missing_keys"]))
 
 
@@ -169,6 +185,16 @@ def _model_class(config: Any, trust_remote_code: bool) -> Any:
         f"config.json names the class {names[0]}, which transformers {transformers.__version__} does not have. "
         "Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
     )
+
+
+def _read_activation(folder: Path) -> str | None:
+    """The activation of a cross-encoder; sentence-transformers 6 writes it beside the config."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return None
+    with _readable(path):
+        named: str | None = json.loads(path.read_text()).get("activation_fn")
+        return named
 
 
 @contextmanager

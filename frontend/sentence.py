@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ POOL_FLAGS = {
     "pooling_mode_lasttoken": PoolKind.LAST,
 }
 KNOWN = "Transformer, Pooling, Dense, Normalize"
+PLAIN = "feature-extraction"
 
 
 class Pool(nn.Module):
@@ -41,17 +42,17 @@ class Pool(nn.Module):
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation, sentence-transformers' `Dense`."""
+    """A linear layer and an activation, sentence-transformers' `Dense`; `residual` is added where it has one."""
 
-    def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
+    def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
         """Apply `linear`, then `activation`."""
         super().__init__()
-        self.linear, self.activation = linear, activation
+        self.linear, self.activation, self.residual = linear, activation, residual
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]."""
         out: Tensor = self.activation(self.linear(x))
-        return out
+        return out if self.residual is None else out + self.residual(x)
 
 
 class Normalize(nn.Module):
@@ -71,14 +72,12 @@ class SentenceModules:
         pools: the pooling kinds; empty where the folder has no Pooling and so yields one vector a token.
         modules: what follows the pooling (or the transformer), applied in order.
         normalize: whether the last module normalises a text's vector; that is left to the caller's `normalize`.
-        include_prompt: whether the tokens of a prompt take part in pooling.
     """
 
     transformer: str
     pools: tuple[PoolKind, ...]
     modules: nn.Sequential
     normalize: bool
-    include_prompt: bool
     text: TextRules
 
     @property
@@ -88,7 +87,7 @@ class SentenceModules:
 
 
 def read_sentence_modules(folder: Path) -> SentenceModules | None:
-    """Read modules.json and what it names; None where the folder has none.
+    """Read modules.json and what it names; None where the folder has none, or it names a transformer with its head.
 
     Raises:
         LoadError: a module of another kind than those known, or one in a place where it makes no sense.
@@ -97,10 +96,20 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
         return None
     listed = _read(folder / "modules.json")
     kinds = [str(entry["type"]).rsplit(".", 1)[-1] for entry in listed]
-    if unknown := [entry["type"] for entry, kind in zip(listed, kinds, strict=True) if kind not in KNOWN.split(", ")]:
-        raise LoadError(f"{folder}/modules.json names {', '.join(unknown)}; known are {KNOWN}.")
+    # A class of the same name in anybody's own module is another one.
+    known = {entry["type"] for entry in listed if str(entry["type"]).startswith("sentence_transformers.")}
+    if unknown := [
+        entry["type"]
+        for entry, kind in zip(listed, kinds, strict=True)
+        if kind not in KNOWN.split(", ") or entry["type"] not in known
+    ]:
+        raise LoadError(f"{folder}/modules.json names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.")
     if kinds[0] != "Transformer" or kinds.count("Pooling") > 1 or ("Pooling" in kinds and kinds[1] != "Pooling"):
         raise LoadError(f"{folder}/modules.json lists {', '.join(kinds)}; known is Transformer, then Pooling, then others.")
+    if (task := _transformer(folder, listed[0].get("path", "")).get("transformer_task", PLAIN)) != PLAIN:
+        if len(kinds) > 1:
+            raise LoadError(f"{folder}/modules.json puts {', '.join(kinds[1:])} after a transformer for {task}.")
+        return None  # a cross-encoder: its transformer is loaded with the head
     pooling = _read(folder / listed[1]["path"] / "config.json") if "Pooling" in kinds else {}
     # What normalises a text's vector is left to the caller's `normalize`; a token's vector is normalised here.
     normalize = bool(pooling) and kinds[-1] == "Normalize"
@@ -111,8 +120,10 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
         pools=read_pools(pooling, folder) if pooling else (),
         modules=nn.Sequential(*tail),
         normalize=normalize,
-        include_prompt=bool(pooling.get("include_prompt", True)),
-        text=_text_rules(folder, folder / listed[0].get("path", "")),
+        text=replace(
+            _text_rules(folder, _transformer(folder, listed[0].get("path", ""))),
+            pools_prompt=bool(pooling.get("include_prompt", True)),
+        ),
     )
 
 
@@ -146,9 +157,13 @@ def _dense(folder: Path) -> Dense:
     activation = getattr(nn, name.rsplit(".", 1)[-1], None)
     if not name.startswith("torch.nn.") or activation is None:
         raise LoadError(f"{folder}: the activation {name} is not one of torch.nn's.")
-    linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
-    linear.load_state_dict({key.removeprefix("linear."): value for key, value in _tensors(folder).items()})
-    return Dense(linear, activation())
+    sizes = config["in_features"], config["out_features"]
+    residual: nn.Module | None = None
+    if config.get("use_residual"):
+        residual = nn.Identity() if sizes[0] == sizes[1] else nn.Linear(*sizes, bias=False)
+    dense = Dense(nn.Linear(*sizes, bias=config.get("bias", True)), activation(), residual)
+    dense.load_state_dict(_tensors(folder))
+    return dense
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
@@ -162,9 +177,14 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _text_rules(folder: Path, transformer: Path) -> TextRules:
-    files = [transformer / "sentence_bert_config.json", folder / "sentence_bert_config.json"]
-    bert = next((_read(file) for file in files if file.is_file()), {})
+def _transformer(folder: Path, path: str) -> dict[str, Any]:
+    """What the folder says of its Transformer module."""
+    files = [folder / path / "sentence_bert_config.json", folder / "sentence_bert_config.json"]
+    config: dict[str, Any] = next((_read(file) for file in files if file.is_file()), {})
+    return config
+
+
+def _text_rules(folder: Path, bert: dict[str, Any]) -> TextRules:
     path = folder / "config_sentence_transformers.json"
     prompts = _read(path) if path.is_file() else {}
     longest = bert.get("max_seq_length")

@@ -30,6 +30,7 @@ def decode(kind: Any, data: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return None if data is None else decode(next(a for a in arguments if a is not type(None)), data)
     if origin is tuple:
+        _require(list | tuple, data)
         kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else arguments
         return tuple(decode(k, item) for k, item in zip(kinds, data, strict=True))
     if dataclasses.is_dataclass(kind):
@@ -37,12 +38,19 @@ def decode(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(data)
     if isinstance(kind, type) and issubclass(kind, tuple):
-        return kind(*data)
+        _require(list | tuple, data)
+        return kind(*(decode(k, item) for k, item in zip(typing.get_type_hints(kind).values(), data, strict=True)))
+    if kind is not bool and isinstance(data, bool):  # which Python takes for a number
+        raise TypeError(f"expected {kind.__name__}, met {data!r}")
     if kind is float and isinstance(data, int):
         return float(data)
-    if not isinstance(data, kind):
-        raise TypeError(f"expected {kind.__name__}, met {data!r}")
+    _require(kind, data)
     return data
+
+
+def _require(kind: Any, data: Any) -> None:
+    if not isinstance(data, kind):
+        raise TypeError(f"expected {getattr(kind, '__name__', kind)}, met {data!r}")
 
 
 def _decode_dataclass(kind: Any, data: Any) -> Any:

@@ -284,13 +284,21 @@ class Claim:
 
 @dataclass(frozen=True)
 class TextRules:
-    """What the model folder says of text: instruction prompts by name, the default one, the length it truncates to."""
+    """What the model folder says of text.
+
+    Attributes:
+        max_length: the length in tokens that it truncates to, if it `truncates`.
+        prompts: instruction prompts by name; `default_prompt` is one of the names.
+        pools_prompt: whether a prompt's tokens take part in pooling.
+        why: what sets the length.
+    """
 
     max_length: int | None = None
     truncates: bool = False
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     lower_case: bool = False
+    pools_prompt: bool = True
     why: str = "no limit is set"
 
 

@@ -1,0 +1,1 @@
+"""Program to program: the passes that type, prove, route, enable and prepare. Read pipeline.py first."""

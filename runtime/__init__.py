@@ -1,0 +1,1 @@
+"""Executables to answers: states, batching, tasks, artifacts and the command line."""

@@ -13,7 +13,7 @@ from headrace import debug
 from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend
 from headrace.errors import HeadraceError, InputError, TargetError
-from headrace.frontend.load import Checkpoint, load
+from headrace.frontend.load import Checkpoint, held_dtype, load
 from headrace.frontend.sentence import pool_kind
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
@@ -201,20 +201,18 @@ def compile(
 
 
 def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:
-    if dtype == "auto" and not isinstance(model, nn.Module):
-        return _dtype(backend.dtypes[0], model)
-    chosen = _dtype(dtype, model)
+    chosen = _dtype(dtype, model, default=backend.dtypes[0])
     if _name(chosen) not in backend.dtypes:
         raise TargetError(f"The target {backend.name} runs {', '.join(backend.dtypes)}, not {_name(chosen)}.")
     return chosen
 
 
-def _dtype(dtype: str | torch.dtype, model: Source) -> torch.dtype:
+def _dtype(dtype: str | torch.dtype, model: Source, default: str = DTYPES[0]) -> torch.dtype:
+    """The dtype of a name; "auto" is what a module holds, else the default."""
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype == "auto":
-        held = (p.dtype for p in model.parameters() if p.is_floating_point()) if isinstance(model, nn.Module) else ()
-        return next(iter(held), torch.float32)
+        return held_dtype(model) or _dtype(default, model)
     if dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}; choose from auto, {', '.join(DTYPES)}.")
     found: torch.dtype = getattr(torch, dtype)

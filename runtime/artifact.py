@@ -22,7 +22,8 @@ from headrace.codec import decode, encode
 from headrace.errors import ArtifactError
 from headrace.frontend.load import read_tokenizer
 from headrace.ir import OutputKind, Program
-from headrace.runtime.model import CompiledModel, Lane
+from headrace.runtime.engine import Lane
+from headrace.runtime.model import CompiledModel
 from headrace.runtime.states import require_known_state, state_for
 
 MANIFEST = "headrace.json"
@@ -55,8 +56,8 @@ def save(model: CompiledModel, folder: Path) -> Path:
 
 def _write(model: CompiledModel, work: Path) -> None:
     lanes = {}
-    for kind, lane in model.lanes.items():
-        name = f"{kind.value}{model.backend.suffix}"
+    for kind, lane in model.engine.lanes.items():
+        name = f"{kind.value}{model.engine.backend.suffix}"
         lane.executable.save(work / name)
         lanes[kind.value] = {"file": name, "program": encode(lane.program)}
     if model.tokenizer is not None:
@@ -69,7 +70,7 @@ def _write(model: CompiledModel, work: Path) -> None:
         "target": model.target,
         "task": model.task,
         "max_length": model.max_length,
-        "token_budget": model.token_budget,
+        "token_budget": model.engine.token_budget,
         "program": encode(model.program),
         "lanes": lanes,
         "files": files,
@@ -119,18 +120,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from error
-    wanted = {
-        "format",
-        "headrace",
-        "torch",
-        "target",
-        "task",
-        "max_length",
-        "token_budget",
-        "program",
-        "lanes",
-        "files",
-    }
     if not isinstance(manifest, dict) or (isinstance(manifest.get("format"), int) and manifest["format"] > FORMAT):
         raise ArtifactError(f"{path} is of a newer format than this version reads ({FORMAT}). Upgrade headrace.")
     if set(manifest) != FIELDS or manifest["format"] != FORMAT:

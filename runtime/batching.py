@@ -15,8 +15,6 @@ from headrace.runtime.tokens import Encoded
 
 # Padded lengths: fine steps where padding would cost most of a row, coarse ones where there are few sequences.
 FINE, COARSE, FROM = 8, 64, 256
-# Few enough that a batch's activations stay in cache, many enough that products have rows to share.
-TOKENS_A_STEP = 1024
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ def plan(
     lengths: Sequence[int],
     program: Program,
     *,
+    step_tokens: int,
     batch_size: int | None = None,
     token_budget: int | None = None,
 ) -> list[Step]:
@@ -45,11 +44,12 @@ def plan(
 
     Args:
         lengths: tokens of each request.
+        step_tokens: padded tokens in a step that suit the target; one longer request still makes a step of its own.
         batch_size: requests in a step at most.
-        token_budget: padded tokens in a step at most; a single request may not pass it either, which the caller
-            has checked.
+        token_budget: padded tokens in a step at most, in place of `step_tokens`; no single request passes it, which
+            the caller has checked.
     """
-    budget = token_budget or TOKENS_A_STEP
+    budget = token_budget or step_tokens
     exact = program.padding is PaddingRule.EXACT
     longest = program.limits.length
 

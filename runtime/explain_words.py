@@ -19,6 +19,7 @@ from headrace.ir import (
     Task,
     TaskDecision,
 )
+from headrace.runtime.engine import NOT_YET
 from headrace.runtime.states import STATES
 from headrace.tasks import Tasks
 from headrace.text import labels_text, limits_text, pooling_text, positions_text
@@ -126,8 +127,6 @@ def _abilities(program: Program) -> str:
 
 def lacks(task: Task) -> str:
     """What this version still lacks to run a task that it supports; empty where it runs."""
-    from headrace.runtime.model import NOT_YET  # that module explains itself with this one
-
     return NOT_YET.get(task, "")
 
 

@@ -11,26 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from headrace.backends.interface import Backend, Executable
-from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
-from headrace.ir import PER_TOKEN_OUTPUTS, OutputKind, Program, Task
-from headrace.lowering.pipeline import prepare
-from headrace.lowering.select import answering
+from headrace.backends.interface import Backend
+from headrace.errors import HeadraceWarning, InputError
+from headrace.ir import OutputKind, Program, Task
 from headrace.runtime import answers
 from headrace.runtime.answers import Aggregation, Classification, Entity
-from headrace.runtime.batching import assemble, plan
+from headrace.runtime.engine import NOT_YET, Array, Engine, Lane
 from headrace.runtime.explain import explain
 from headrace.runtime.fills import Fill, fills
-from headrace.runtime.progress import bar
-from headrace.runtime.states import ModelState, state_for
-from headrace.runtime.tokens import Encoded, Texts, check_ids
+from headrace.runtime.tokens import Texts, check_ids
 from headrace.tasks import Tasks, select
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[str, str]
 # How many texts an iterator is read ahead, so that like lengths can meet in a batch.
 AHEAD = 1024
-NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
 
 
 @dataclass(frozen=True)
@@ -39,15 +33,6 @@ class Ranked:
 
     index: int
     score: float
-
-
-@dataclass(frozen=True)
-class Lane:
-    """What runs one output of the program: the program of that output, its executable, its state."""
-
-    program: Program
-    executable: Executable
-    state: ModelState
 
 
 class CompiledModel:
@@ -74,14 +59,13 @@ class CompiledModel:
             TaskNotEnabledError: `task` is not supported.
             TargetError: the program's route cannot run.
         """
-        self.program, self.backend, self.tokenizer = program, backend, tokenizer
+        self.program, self.tokenizer = program, tokenizer
         self.task, warning = select(program, task)
         if warning:
             warnings.warn(warning, HeadraceWarning, stacklevel=4)
         self._texts = Texts(tokenizer, program, max_length, token_budget)
-        self.max_length, self.token_budget = max_length, token_budget
-        self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
-        state_for(program)
+        self.max_length = max_length
+        self.engine = Engine(program, backend, token_budget, lanes)
 
     def save(self, folder: str | Path) -> Path:
         """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""
@@ -97,7 +81,7 @@ class CompiledModel:
     @property
     def target(self) -> str:
         """The target that runs it."""
-        return self.backend.name
+        return self.engine.backend.name
 
     @property
     def dtype(self) -> str:
@@ -117,45 +101,8 @@ class CompiledModel:
         runnable = [Task(name) for name in self.tasks if Task(name) not in NOT_YET]
         task = self.task if self.task in runnable else next(iter(runnable), None)
         if task is not None:
-            self.lane(task, progress)
+            self.engine.lane(task, progress)
         return self
-
-    def lane(self, task: str, progress: bool | None = None) -> Lane:
-        """The executable that answers a task, compiled on first use.
-
-        Raises:
-            TaskNotEnabledError: the task is not supported.
-            TargetError: this version has no runtime for it.
-        """
-        chosen, _ = select(self.program, task)
-        assert chosen is not None
-        if chosen in NOT_YET:
-            raise TargetError(f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}.")
-        kind = answering(self.program, chosen).kind
-        if kind not in self.lanes:
-            self._warn_of_pooling(kind)
-            with bar(f"Compiling {chosen} for {self.target}", shown=progress):
-                self.lanes[kind] = self._compiled(chosen)
-        return self.lanes[kind]
-
-    def _compiled(self, task: Task) -> Lane:
-        if self.program.exported is None:
-            held = ", ".join(self.lanes)
-            raise ArtifactError(
-                f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
-                f"task={task.value!r} and save it again."
-            )
-        program = prepare(self.program, task)
-        return Lane(program, self.backend.compile(program), state_for(program))
-
-    def _warn_of_pooling(self, kind: OutputKind) -> None:
-        pooling = self.program.pooling
-        if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
-            warnings.warn(
-                f"Pooling is {', '.join(pooling.kinds)} ({pooling.why}). Pass pooling= to choose.",
-                HeadraceWarning,
-                stacklevel=4,
-            )
 
     def __call__(
         self,
@@ -169,31 +116,13 @@ class CompiledModel:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
         """
         encoded = check_ids(self.program, token_ids, token_type_ids, self._texts.bound())
-        return self._run(task or self._default(), encoded, None, False)
+        return self.engine.run(task or self._default(), encoded, progress=False)
 
     def _default(self) -> Task:
         if self.task is None:
             select(self.program, "embed")  # raises the refusal that says why nothing is supported
         assert self.task is not None
         return self.task
-
-    def _run(
-        self, task: str, requests: Sequence[Encoded], batch_size: int | None, progress: bool | None
-    ) -> list[Array]:
-        """Plan, run each step, and put the rows back in the callers' order."""
-        lane = self.lane(task, progress)
-        per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
-        lengths = [len(request.ids) for request in requests]
-        steps = plan(lengths, self.program, batch_size=batch_size, token_budget=self.token_budget)
-        results: list[Array] = [np.empty(0)] * len(requests)
-        with bar(f"{task}: texts", len(requests), progress) as shown:
-            for step in steps:
-                output = lane.state.step(lane.executable, assemble(step, requests, lane.program)).float().numpy()
-                for row, request in enumerate(step.requests):
-                    kept = output[row, : lengths[request]] if per_token else output[row]
-                    results[request] = answers.require_finite(kept.copy(), f"{task} of request {request}", self.dtype)
-                shown.advance(len(step.requests))
-        return results
 
     def embed(
         self,
@@ -213,13 +142,25 @@ class CompiledModel:
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
         """
-        listed = _listed(texts)
-        program = self.lane(Task.EMBED, progress).program
-        width = program.outputs[0].width
+        return self._embedded(_listed(texts), 0, normalize, dimensions, prompt, truncate, batch_size, progress)
+
+    def _embedded(
+        self,
+        texts: list[Any],
+        first: int,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        prompt: str | None = None,
+        truncate: bool | None = None,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> Array:
+        """`embed`, for texts whose numbers in messages begin at `first`."""
+        width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
         if dimensions is not None and not 0 < dimensions <= width:
             raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
-        encoded = self._texts.encode(listed, truncate=truncate, prompt=prompt)
-        rows = self._run(Task.EMBED, encoded, batch_size, progress)
+        encoded = self._texts.encode(texts, truncate=truncate, prompt=prompt, first=first)
+        rows = self.engine.run(Task.EMBED, encoded, batch_size, progress)
         vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
         vectors = vectors[:, :dimensions]
         wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
@@ -227,18 +168,19 @@ class CompiledModel:
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
-        source = iter(texts)
+        source, first = iter(texts), 0
         while ahead := list(islice(source, AHEAD)):
-            yield from self.embed(ahead, **options)
+            yield from self._embedded(ahead, first, **options)
+            first += len(ahead)
 
     def token_embed(
         self, texts: str | Iterable[str], prompt: str | None = None, *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Array]:  # fmt: skip
         """One vector a token, special tokens included: float32 [t, d] a text."""
-        self.lane(Task.TOKEN_EMBED, progress)
+        self.engine.lane(Task.TOKEN_EMBED, progress)
         encoded = self._texts.encode(_listed(texts), truncate=truncate, prompt=prompt)
-        return self._run(Task.TOKEN_EMBED, encoded, batch_size, progress)
+        return self.engine.run(Task.TOKEN_EMBED, encoded, batch_size, progress)
 
     def classify(
         self, texts: str | Pair | Iterable[str] | Iterable[Pair], *, truncate: bool | None = None,
@@ -263,11 +205,11 @@ class CompiledModel:
     def _classified(
         self, task: Task, texts: list[Any], truncate: bool | None, batch_size: int | None, progress: bool | None
     ) -> list[Classification]:
-        self.lane(task, progress)
+        self.engine.lane(task, progress)
         assert self.program.labels is not None
         pairs = bool(texts) and isinstance(texts[0], (tuple, list))
         encoded = self._texts.encode(texts, truncate=truncate, pairs=pairs)
-        rows = self._run(task, encoded, batch_size, progress)
+        rows = self.engine.run(task, encoded, batch_size, progress)
         return [answers.classification(row, self.program.labels) for row in rows]
 
     def token_classify(
@@ -278,11 +220,11 @@ class CompiledModel:
         if aggregation not in answers.AGGREGATIONS:
             raise InputError(f"aggregation is {aggregation!r}; choose from {', '.join(answers.AGGREGATIONS)}.")
         listed = _listed(texts)
-        self.lane(Task.TOKEN_CLASSIFY, progress)
+        self.engine.lane(Task.TOKEN_CLASSIFY, progress)
         labels = self.program.labels
         assert labels is not None
         encoded = self._texts.encode(listed, truncate=truncate, offsets=True)
-        rows = self._run(Task.TOKEN_CLASSIFY, encoded, batch_size, progress)
+        rows = self.engine.run(Task.TOKEN_CLASSIFY, encoded, batch_size, progress)
         answered = zip(rows, listed, encoded, strict=True)
         return [answers.entities(row, labels, text, request, aggregation) for row, text, request in answered]
 
@@ -292,9 +234,9 @@ class CompiledModel:
     ) -> list[list[list[Fill]]]:  # fmt: skip
         """For each text and each mask token in it, the likeliest tokens."""
         listed = _listed(texts)
-        self.lane(Task.FILL_MASK, progress)
+        self.engine.lane(Task.FILL_MASK, progress)
         encoded = self._texts.encode(listed, truncate=truncate)
-        rows = self._run(Task.FILL_MASK, encoded, batch_size, progress)
+        rows = self.engine.run(Task.FILL_MASK, encoded, batch_size, progress)
         return [fills(row, request, self.tokenizer, top) for row, request in zip(rows, encoded, strict=True)]
 
     @staticmethod

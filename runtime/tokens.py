@@ -62,7 +62,7 @@ class Texts:
         self._tokenizer = tokenizer
         self._bound = find_bound(tokenizer, program, max_length, token_budget)
         self._typed = TYPES in program.inputs and TYPES in getattr(tokenizer, "model_input_names", ())
-        # A call sets truncation on the tokenizer itself: two at a time would truncate each other's texts.
+        # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
         self._lock = threading.Lock()
         self._lower = program.text.lower_case and tokenizer is not None
         if self._lower and tokenizer.is_fast:
@@ -77,7 +77,7 @@ class Texts:
         texts: Iterable[Any],
         *,
         truncate: bool | None,
-        pairs: bool | None = False,
+        pairs: bool = False,
         prompt: str | None = None,
         offsets: bool = False,
         first: int = 0,
@@ -85,9 +85,8 @@ class Texts:
         """Token ids of each text, or of each pair of texts.
 
         Args:
-            texts: str, or pairs of str. White space stays as it is.
+            texts: str, or pairs of str where `pairs` is set. White space stays as it is.
             truncate: whether to cut longer texts to the bound; None does where the model's folder says so, and warns.
-            pairs: whether pairs are accepted, or texts; None goes by the first one.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default, "" none. It goes
                 before the text, or before the first text of a pair.
             offsets: whether to say where the tokens stand in the text.
@@ -101,9 +100,12 @@ class Texts:
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         _require(self._tokenizer, offsets)
         before = "" if offsets else _prompt(self._program, prompt)
-        texts = list(texts)
-        paired = bool(texts) and isinstance(texts[0], list | tuple) if pairs is None else pairs
-        requests = [self._request(text, paired, before, number) for number, text in enumerate(texts, first)]
+        if before and not self._program.text.pools_prompt:
+            raise InputError(
+                f"The folder's Pooling leaves the prompt {before!r} out (include_prompt is false), which is not served "
+                'yet. Pass prompt="" to embed without one.'
+            )
+        requests = [self._request(text, pairs, before, number) for number, text in enumerate(texts, first)]
         pieces, encoded = self._read(requests, offsets)
         longest = self._bound.length
         over = [i for i, one in enumerate(encoded) if longest is not None and len(one.ids) > longest]
@@ -123,10 +125,8 @@ class Texts:
         try:
             "".join(parts).encode()
         except UnicodeEncodeError as error:
-            raise InputError(
-                f"Text {number} has half a surrogate pair at character {error.start}, which is no text. Decode it anew "
-                'with errors="replace".'
-            ) from None
+            where = f"Text {number} has half a surrogate pair at character {error.start}"
+            raise InputError(f'{where}, which no tokenizer reads. Decode it anew with errors="replace".') from None
         parts = (before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
@@ -205,7 +205,7 @@ class Texts:
         if truncate is None:
             message = (
                 f"{len(over)} of {len(encoded)} texts, the first of them text {first + over[0]}, were truncated to "
-                f"{bound.length} tokens ({bound.why}). Pass truncate=True to accept that, truncate=False to refuse them."
+                f"{bound.length} tokens ({bound.why}). Pass truncate=True to accept that, or False to refuse them."
             )
             warnings.warn(message, HeadraceWarning, stacklevel=3)
 
@@ -240,9 +240,7 @@ def check_ids(
     rows = [_integers(row, f"token_ids[{number}]") for number, row in enumerate(token_ids)]
     for number, row in enumerate(rows):
         if (outside := row[(row < 0) | (row >= program.vocabulary)]).size:
-            raise InputError(
-                f"token_ids[{number}] holds {outside[0]}; ids from 0 to {program.vocabulary - 1} are accepted."
-            )
+            raise InputError(f"token_ids[{number}] holds {outside[0]}; 0 to {program.vocabulary - 1} are accepted.")
         if bound.length is not None and len(row) > bound.length:
             raise InputTooLongError(
                 f"token_ids[{number}] has {len(row)} tokens; at most {bound.length} are accepted ({bound.why}). "

@@ -67,7 +67,7 @@ def test_p5_half_precision_decoder_is_finite_whatever_is_padded() -> None:
 def test_p7_the_same_tokens_thirty_times_through_one_graph() -> None:
     """P7: 20 positions of which 18 are usable, 6 and 17 tokens."""
     model = headrace.compile(build("xlm-roberta", max_position_embeddings=20), target="cpu")
-    lane = model.lane("embed")
+    lane = model.engine.lane("embed")
     for request in ids(6, 17):
         answers = [model([request], task="embed")[0] for _ in range(30)]
         assert all(np.array_equal(answers[0], answer) for answer in answers)
@@ -219,7 +219,7 @@ def test_l5_a_model_that_always_overflows_is_refused_at_once() -> None:
 def test_x1_x2_one_graph_for_every_shape(tiny: Any) -> None:
     """X1, X2: the smallest shapes are right, and 50 random lengths need no second graph."""
     model = headrace.compile(tiny("bert"), target="cpu")
-    executable = model.lane("embed").executable
+    executable = model.engine.lane("embed").executable
     lengths = torch.randint(1, 64, (50,), generator=torch.Generator().manual_seed(0)).tolist()
     requests = ids(1, 7, 9, *lengths)
     wanted = oracle.answers(tiny("bert"), requests, oracle.pooled("mean"), torch.float32)
@@ -227,7 +227,7 @@ def test_x1_x2_one_graph_for_every_shape(tiny: Any) -> None:
         for i, answer in zip(shape, model([requests[i] for i in shape], task="embed"), strict=True):
             np.testing.assert_allclose(answer, wanted[i], atol=1e-5)
     assert executable.graphs == 1
-    assert model.lane("embed").executable is executable
+    assert model.engine.lane("embed").executable is executable
 
 
 def test_x7_compiled_code_runs_not_the_eager_model() -> None:
@@ -242,5 +242,5 @@ def test_x7_compiled_code_runs_not_the_eager_model() -> None:
         for parameter in eager.parameters():
             parameter.zero_()
     np.testing.assert_array_equal(model(ids(5), task="embed")[0], before)
-    assert model.lane("embed").executable.calls == 2
+    assert model.engine.lane("embed").executable.calls == 2
     assert broken is not eager

@@ -114,7 +114,7 @@ def test_every_stage_and_the_manifest_agree(tiny: Any, tmp_path: Path) -> None:
     traced = headrace.trace(tiny("llama", "AutoModelForCausalLM"), pooling="last")
     lowered = traced.lower("reference")
     model = lowered.compile()
-    model.lane("embed")
+    model.engine.lane("embed")
     loaded = headrace.load(model.save(tmp_path / "saved"))
     heard = [(list(stage.tasks), stage.tasks.refused) for stage in (traced, lowered, model, loaded)]
     assert heard[0][0] == ["embed", "generate"]

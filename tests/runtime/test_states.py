@@ -40,7 +40,7 @@ def test_a_registered_state_runs_the_program(registered: str) -> None:
     model = headrace.compile(build("qwen3"), target="reference", pooling="last")
     assert (model.program.route.rule, model.program.route.name) == ("B1", registered)
     plain = [model([[5, 6, 7]], task="embed")[0] for _ in range(2)]
-    assert model.lane("embed").state.batches == 2
+    assert model.engine.lane("embed").state.batches == 2
     np.testing.assert_array_equal(*plain)
     assert "counting" in model.explain()
 
@@ -57,7 +57,7 @@ def test_a_module_brings_its_state() -> None:
     compiled = headrace.compile(model, target="reference", pooling="mean")
     assert compiled.program.route.name == "Counting"
     compiled([[5]], task="embed")
-    assert compiled.lane("embed").state.batches == 1
+    assert compiled.engine.lane("embed").state.batches == 1
     model.headrace_state = "no class"
     with pytest.raises(headrace.InputError, match="headrace_state"):
         headrace.compile(model, target="reference")

@@ -1,0 +1,126 @@
+"""Runs encoded requests: compiles what a task needs, then plan, run, collect."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.backends.interface import Backend, Executable
+from headrace.errors import ArtifactError, HeadraceWarning, TargetError
+from headrace.ir import PER_TOKEN_OUTPUTS, OutputKind, Program, Task
+from headrace.lowering.pipeline import prepare
+from headrace.lowering.select import answering
+from headrace.runtime.answers import require_finite
+from headrace.runtime.batching import assemble, plan
+from headrace.runtime.progress import bar
+from headrace.runtime.states import ModelState, state_for
+from headrace.runtime.tokens import Encoded
+from headrace.tasks import select
+
+Array = np.ndarray[Any, np.dtype[Any]]
+NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What runs one output of the program: the program of that output, its executable, its state."""
+
+    program: Program
+    executable: Executable
+    state: ModelState
+
+
+class Engine:
+    """One analysed program on one backend. Tasks that read the same output share a lane."""
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        token_budget: int | None = None,
+        lanes: Mapping[OutputKind, Lane] | None = None,
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+            token_budget: padded tokens in a step at most; None leaves it to the backend.
+            lanes: what was compiled before and read back.
+
+        Raises:
+            TargetError: no state of this version runs the program's route.
+        """
+        self.program, self.backend, self.token_budget = program, backend, token_budget
+        self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        state_for(program)
+
+    def lane(self, task: str, progress: bool | None = None) -> Lane:
+        """What answers a task, compiled on first use.
+
+        Raises:
+            TaskNotEnabledError: the task is not supported.
+            TargetError: this version has no runtime for it.
+            ArtifactError: the program was read back without it.
+        """
+        chosen, _ = select(self.program, task)
+        assert chosen is not None
+        if chosen in NOT_YET:
+            raise TargetError(f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}.")
+        kind = answering(self.program, chosen).kind
+        if kind not in self.lanes:
+            self._warn_of_pooling(kind)
+            with bar(f"Compiling {chosen} for {self.backend.name}", shown=progress):
+                self.lanes[kind] = self._compiled(chosen)
+        return self.lanes[kind]
+
+    def _compiled(self, task: Task) -> Lane:
+        if self.program.exported is None:
+            held = ", ".join(self.lanes)
+            raise ArtifactError(
+                f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
+                f"task={task.value!r} and save it again."
+            )
+        program = prepare(self.program, task)
+        return Lane(program, self.backend.compile(program), state_for(program))
+
+    def _warn_of_pooling(self, kind: OutputKind) -> None:
+        pooling = self.program.pooling
+        if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
+            warnings.warn(
+                f"Pooling is {', '.join(pooling.kinds)} ({pooling.why}). Pass pooling= to choose.",
+                HeadraceWarning,
+                stacklevel=5,
+            )
+
+    def run(
+        self, task: str, requests: Sequence[Encoded], batch_size: int | None = None, progress: bool | None = None
+    ) -> list[Array]:
+        """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
+
+        Raises:
+            NonFiniteError: an answer holds a NaN or an infinity.
+        """
+        lane = self.lane(task, progress)
+        per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
+        lengths = [len(request.ids) for request in requests]
+        steps = plan(
+            lengths,
+            self.program,
+            step_tokens=self.backend.step_tokens,
+            batch_size=batch_size,
+            token_budget=self.token_budget,
+        )
+        results: list[Array] = [np.empty(0)] * len(requests)
+        with bar(f"{task}: texts", len(requests), progress) as shown:
+            for step in steps:
+                output = lane.state.step(lane.executable, assemble(step, requests, lane.program)).float().numpy()
+                for row, request in enumerate(step.requests):
+                    kept = output[row, : lengths[request]] if per_token else output[row]
+                    results[request] = require_finite(
+                        kept.copy(), f"The answer to request {request}", self.program.dtype
+                    )
+                shown.advance(len(step.requests))
+        return results
