@@ -71,7 +71,9 @@ def implementation(model: nn.Module, name: str) -> Iterator[None]:
     wrapper's forward has no `use_cache` to say so.
     """
     chosen = {ATTENTION: name, "use_cache": False} | ({EXPERTS: name} if name == "eager" else {})
-    before = [(config, {key: getattr(config, key) for key in chosen if hasattr(config, key)}) for config in _configs(model)]
+    before = [
+        (config, {key: getattr(config, key) for key in chosen if hasattr(config, key)}) for config in _configs(model)
+    ]
     for config, old in before:
         vars(config).update({key: chosen[key] for key in old})
     try:

@@ -70,12 +70,13 @@ def load(
     weights = folder / sentence.transformer if sentence else folder
     config, raw = _config(weights, trust_remote_code)
     module, missing = _weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
+    config = getattr(module, "config", config)
     found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
     if (named := _read_activation(folder)) is not None:
-        module.config.sentence_transformers = {"activation_fn": named}
+        config.sentence_transformers = {"activation_fn": named}
     if sentence:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
-    return Checkpoint(str(source), module.eval(), module.config, found, sentence, missing, raw)
+    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw)
 
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
@@ -164,9 +165,8 @@ def _weights(
             ignore_mismatched_sizes=True,  # they are refused below, by name
         )
     if other := sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]):
-        raise LoadError(
-            f"{folder}: weights of another shape than config.json says: {', '.join(other[:5])}{' ...' * (len(other) > 5)}."
-        )
+        shown = ", ".join(other[:5]) + " ..." * (len(other) > 5)
+        raise LoadError(f"{folder}: weights of another shape than config.json says: {shown}.")
     return model, tuple(sorted(info["missing_keys"]))
 
 
@@ -200,13 +200,14 @@ def _read_activation(folder: Path) -> str | None:
 @contextmanager
 def _without_bars() -> Iterator[None]:
     """Transformers draws a bar for every load, however short; ours comes after two seconds."""
-    drawn = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.disable_progress_bar()
+    bars: Any = transformers.logging
+    drawn = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         yield
     finally:
         if drawn:
-            transformers.logging.enable_progress_bar()
+            bars.enable_progress_bar()
 
 
 @contextmanager

@@ -40,7 +40,9 @@ def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary
                 continue
             if torch.equal(alone, _answer(given)):
                 return offset
-    raise TraceError("The model takes position_ids, but no offset of 0, 1, 2 or past the padding id reproduces its own.")
+    raise TraceError(
+        "The model takes position_ids, but no offset of 0, 1, 2 or past the padding id gives what it gives by itself."
+    )
 
 
 def without_added_types(module: nn.Module, config: Any, signature: Signature, vocabulary: int) -> Signature:

@@ -105,7 +105,9 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     ]:
         raise LoadError(f"{folder}/modules.json names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.")
     if kinds[0] != "Transformer" or kinds.count("Pooling") > 1 or ("Pooling" in kinds and kinds[1] != "Pooling"):
-        raise LoadError(f"{folder}/modules.json lists {', '.join(kinds)}; known is Transformer, then Pooling, then others.")
+        raise LoadError(
+            f"{folder}/modules.json lists {', '.join(kinds)}; known is Transformer, then Pooling, then others."
+        )
     if (task := _transformer(folder, listed[0].get("path", "")).get("transformer_task", PLAIN)) != PLAIN:
         if len(kinds) > 1:
             raise LoadError(f"{folder}/modules.json puts {', '.join(kinds[1:])} after a transformer for {task}.")

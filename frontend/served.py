@@ -123,10 +123,11 @@ class Served(nn.Module):
             return rows
         if kind is OutputKind.EMBEDDING:
             assert self.pool is not None
-            vectors = self.pool(rows, padding)
+            vectors: Tensor = self.pool(rows, padding)
             # Modules without a Pooling before them work on tokens, not on a text's vector.
-            whole = self.tail is not None and OutputKind.TOKEN_EMBEDDING not in self.kinds
-            return self.tail(vectors) if whole else vectors  # type: ignore[misc]
+            if self.tail is not None and OutputKind.TOKEN_EMBEDDING not in self.kinds:
+                vectors = self.tail(vectors)
+            return vectors
         if kind is OutputKind.TOKEN_EMBEDDING:
             return self.tail(rows.float()) if self.tail is not None else rows
         logits = getattr(output, "logits", None)

@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from headrace import graphs
+from headrace import debug, graphs
 from headrace.errors import TraceError
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.claims import config_hash, read_claims, read_labels
@@ -23,7 +23,7 @@ from headrace.frontend.interface import capture, evaluating
 from headrace.frontend.load import Checkpoint
 from headrace.frontend.positions import find_limits, find_offset, read_positions, without_added_types
 from headrace.frontend.sentence import Pool
-from headrace.frontend.served import Served, Signature, call, positions, sample, signature
+from headrace.frontend.served import Served, Signature, positions, sample, signature
 from headrace.ir import (
     Head,
     MaskKind,
@@ -112,7 +112,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
 @contextmanager
 def _padding_id(config: Any, module: nn.Module) -> Iterator[None]:
     """Sequence heads refuse a batch without a padding id, though the choice of rows that needs it is cut out."""
-    text = config.get_text_config() if config is not None else None
+    text: Any = config.get_text_config() if config is not None else None
     lacks = text is not None and getattr(text, "pad_token_id", 0) is None
     if lacks:
         text.pad_token_id = 0
@@ -174,8 +174,10 @@ def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedP
             exported = torch.export.export(
                 served, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, shape), strict=False
             )
-            return exported.run_decompositions({})
+            flat: ExportedProgram = exported.run_decompositions({})
+            return flat
         except Exception as error:
+            debug.say(debug.CODE, f"torch.export: {error}")
             first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
             raise TraceError(
                 f"The model's code cannot be exported with a dynamic batch and sequence: {first} (HEADRACE_DEBUG=4 "
@@ -188,15 +190,14 @@ def _cut(
 ) -> tuple[ExportedProgram, PoolKind | None]:
     if seen.head is not Head.SEQUENCE:
         return exported, None
-    hidden = exported.graph.output_node().args[0][kinds.index(OutputKind.HIDDEN)]  # type: ignore[index]
-    return cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset)  # type: ignore[union-attr]
+    hidden = graphs.outputs_of(exported)[kinds.index(OutputKind.HIDDEN)]
+    return cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset)
 
 
 def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...]) -> tuple[Output, ...]:
-    nodes = exported.graph.output_node().args[0]
     return tuple(
-        Output(kind.value, kind, int(node.meta["val"].shape[-1]))  # type: ignore[union-attr]
-        for kind, node in zip(kinds, nodes, strict=True)  # type: ignore[arg-type]
+        Output(kind.value, kind, int(node.meta["val"].shape[-1]))
+        for kind, node in zip(kinds, graphs.outputs_of(exported), strict=True)
     )
 
 

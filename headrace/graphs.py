@@ -1,4 +1,4 @@
-"""Exported graphs: running one eagerly and rewriting one. The private corners of torch.export are touched here alone."""
+"""Exported graphs: running one eagerly and rewriting one. Only here are torch.export's private corners touched."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ Edit = Callable[[fx.Graph], None]
 def inputs_of(exported: ExportedProgram) -> tuple[str, ...]:
     """The names of the inputs that a caller gives, in order."""
     return tuple(exported.graph_signature.user_inputs)
+
+
+def outputs_of(exported: ExportedProgram) -> tuple[fx.Node, ...]:
+    """The nodes that the graph returns, in order."""
+    returned: Any = exported.graph.output_node().args[0]
+    return tuple(returned)
 
 
 def bindings(exported: ExportedProgram, inputs: Mapping[str, Tensor]) -> list[Any]:
@@ -67,7 +73,8 @@ def keep_outputs(exported: ExportedProgram, keep: tuple[int, ...]) -> ExportedPr
     """A copy that returns only the outputs at those places, without the nodes and weights that only others read."""
     module = copy.deepcopy(exported.graph_module)
     output = module.graph.output_node()
-    output.args = (tuple(output.args[0][i] for i in keep),)  # type: ignore[index, misc]
+    returned: Any = output.args[0]
+    output.args = (tuple(returned[i] for i in keep),)
     return _rebuilt(exported, module, keep)
 
 
@@ -78,9 +85,9 @@ def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int,
     module.recompile()
     signature = copy.deepcopy(exported.graph_signature)
     signature.input_specs = [spec for spec in signature.input_specs if spec.arg.name not in unused]
-    results = module.graph.output_node().args[0]
+    results: Any = module.graph.output_node().args[0]
     specs = signature.output_specs if keep is None else [signature.output_specs[i] for i in keep]
-    for spec, node in zip(specs, results, strict=True):  # type: ignore[arg-type]
+    for spec, node in zip(specs, results, strict=True):
         spec.arg.name = node.name
     signature.output_specs = list(specs)
     first, *others = exported.module_call_graph

@@ -7,7 +7,7 @@ The graph is a `torch.export.ExportedProgram`; the semantics live in the argumen
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class Window(NamedTuple):
         return "({}, {})".format(*("*" if side < 0 else side for side in self))
 
 
+EVERYTHING = Window()
+
+
 class Verdict(StrEnum):
     """What the probe saw of one attention (contract A3)."""
 
@@ -76,7 +79,7 @@ class AttentionSpec:
     v_head_dim: int
     scale: float
     mask: MaskKind
-    window: Window = Window()
+    window: Window = EVERYTHING
     softcap: float = 0.0
     sinks: bool = False
     bias: BiasKind = BiasKind.NONE

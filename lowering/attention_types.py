@@ -81,8 +81,8 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
     kind = operands(node)["kind"]
     if kind == MaskKind.OPAQUE:
         raise AttentionTypeError(
-            f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or was "
-            "not made through transformers' mask interface, so its attention type cannot be told. Typed are causal and "
+            f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or "
+            "was not made through transformers' mask interface, so its attention type cannot be told. Typed are causal and "
             "bidirectional masks, whole or with a sliding window. An attention that can't be typed is never guessed."
         )
     if cross:
@@ -178,6 +178,6 @@ def _refuse_contradictions(program: Program, specs: tuple[AttentionSpec, ...]) -
     ]
     if against:
         raise AttentionTypeError(
-            f"The config contradicts the model: {'; '.join(against)}. This version of transformers ignores the flag for "
-            "this model, or honours it only in part. Remove the flag, or use a version or a model that honours it."
+            f"The config contradicts the model: {'; '.join(against)}. This version of transformers ignores the flag "
+            "for this model, or honours it only in part. Remove the flag, or use a version or a model that honours it."
         )

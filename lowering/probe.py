@@ -69,8 +69,8 @@ class Probe:
         if not causal and changed <= allowed:
             node = next(spec.node for spec in program.attention if spec.type is not AttentionType.DECODER)
             raise AttentionTypeError(
-                f"{node} is declared ENCODER_ONLY, but a changed last token was seen to leave every row before it as it "
-                "was. The model behaves causally."
+                f"{node} is declared ENCODER_ONLY, but a changed last token was seen to leave every row before it as "
+                "it was. The model behaves causally."
             )
 
     def _judged(self, spec: AttentionSpec, seen: Reached, length: int) -> AttentionSpec:
@@ -111,8 +111,8 @@ def _compare(spec: AttentionSpec, declared: AttentionSpec, reached: dict[int, fr
         expected = frozenset(row for row in range(length) if row != key and declared.sees(row, key))
         if rows != expected:
             raise AttentionTypeError(
-                f"{spec.node} ({spec.provenance}) is declared {spec.type} ({declared.mask}, window {declared.window}): a "
-                f"key at position {key} of {length} should reach {_span(expected, key)}, but was seen to reach "
+                f"{spec.node} ({spec.provenance}) is declared {spec.type} ({declared.mask}, window {declared.window}): "
+                f"a key at position {key} of {length} should reach {_span(expected, key)}, but was seen to reach "
                 f"{_span(rows, key)}. The annotation or the model's mask is wrong; the model is refused."
             )
 

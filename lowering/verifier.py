@@ -1,4 +1,4 @@
-"""The rules that a program keeps, checked after every pass. Each belongs to a stage; a breach names pass, node, rule."""
+"""The rules that a program keeps, checked after every pass. Each belongs to a stage; a breach names pass and node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from headrace import graphs
 from headrace.errors import VerifyError
 from headrace.ir import Program, Stage
 from headrace.ops import MASK
@@ -39,9 +40,9 @@ def dynamic_shapes(program: Program) -> Iterator[Breach]:
 
 def outputs_named(program: Program) -> Iterator[Breach]:
     """The graph returns as many values as the program names."""
-    returned = program.graph.graph.output_node().args[0]
-    if len(returned) != len(program.outputs):  # type: ignore[arg-type]
-        yield "output", f"{len(returned)} values, {len(program.outputs)} names"  # type: ignore[arg-type]
+    returned = len(graphs.outputs_of(program.graph))
+    if returned != len(program.outputs):
+        yield "output", f"{returned} values, {len(program.outputs)} names"
 
 
 def specs_match_nodes(program: Program) -> Iterator[Breach]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.errors import InputError
+from headrace.errors import HeadraceWarning, InputError
 from headrace.runtime import cli_io, console
 from headrace.runtime.cli_model import Opening, serve
 
@@ -74,12 +75,13 @@ def explain(
         model, dtype=dtype, prefill=prefill, pooling=_several(pooling), tokenizer=tokenizer, revision=revision,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
+    if html is not None and not html.absolute().parent.is_dir():
+        raise InputError(f"{html} cannot be written: there is no folder {html.absolute().parent}.")
     program = opening.trace().analysed
     from headrace.codec import encode
     from headrace.runtime import explain as explaining
-    from headrace.tasks import select
 
-    chosen, _ = select(program, task)
+    chosen = _chosen(program, task)
     if html is not None:
         _save(html, explaining.explain(program, "html", task=chosen))
         console.note(f"wrote {html}")
@@ -106,9 +108,8 @@ def tasks(
     program = opening.trace().analysed
     from headrace.codec import encode
     from headrace.runtime.explain import task_table
-    from headrace.tasks import select
 
-    chosen, _ = select(program, task)
+    chosen = _chosen(program, task)
     if as_json:
         print(json.dumps({"default": chosen, "tasks": encode(program.tasks)}, indent=1))
     else:
@@ -258,6 +259,16 @@ def demo(
 
     for line in run(out, target):
         print(line, flush=True)
+
+
+def _chosen(program: Any, wish: str | None) -> Any:
+    """The task that compiling would take, with the warning that compiling would give."""
+    from headrace.tasks import select
+
+    task, warning = select(program, wish)
+    if warning:
+        warnings.warn(warning, HeadraceWarning, stacklevel=2)
+    return task
 
 
 def _several(values: list[str] | None) -> tuple[str, ...] | None:

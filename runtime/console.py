@@ -68,7 +68,8 @@ def _failed(error: Exception) -> int:
     """Say a user's mistake in one line; anything else is ours, and keeps its traceback."""
     # typer's own errors: the class that they share has had several homes.
     if (message := getattr(error, "format_message", None)) is not None:
-        note(f"{one_line(message())} (headrace --help lists commands, headrace COMMAND --help options)")
+        if said := one_line(message()):  # there is none where the help was shown instead
+            note(f"{said} (headrace --help lists commands, headrace COMMAND --help options)")
         return WRONG
     if isinstance(error, HeadraceError):
         note(option_words(one_line(str(error))))

@@ -42,25 +42,27 @@ class TileList(NamedTuple):
 
 
 def spread(cu_seqlens: Tensor, tokens: int, rows: int) -> Tensor:
-    """Tiles of one sequence each, made where `cu_seqlens` lies; as many as there could be, so nothing is waited for."""
-    begin, end = cu_seqlens[:-1], cu_seqlens[1:]
+    """Tiles of one sequence each, made where `cu_seqlens` lies; as many as there could be, so nothing is waited for.
+
+    Tokens past the last sequence (a bucket's filling) get tiles without keys, which makes their rows zeros.
+    """
+    begin, stop = cu_seqlens, torch.cat([cu_seqlens[1:], cu_seqlens[-1:]])
+    end = torch.cat([cu_seqlens[1:], cu_seqlens.new_full((1,), tokens)])
     counts = (end - begin + rows - 1) // rows
     past = counts.cumsum(0)
     index = torch.arange(tokens // rows + begin.shape[0], device=cu_seqlens.device)
     sequence = torch.searchsorted(past, index, right=True).clamp(max=begin.shape[0] - 1)
-    begin, end = begin[sequence], end[sequence]
-    row = torch.minimum(begin + (index - (past - counts)[sequence]) * rows, end)
-    return torch.stack([row, torch.minimum(row + rows, end), begin, end], 1).to(torch.int32)
+    row = begin[sequence] + (index - (past - counts)[sequence]) * rows
+    row_end = torch.minimum(row + rows, end[sequence])
+    return torch.stack([row, row_end, begin[sequence], stop[sequence]], 1).to(torch.int32)
 
 
-def merge(lengths: Sequence[int], rows: int) -> tuple[list[tuple[int, int, int, int]], list[tuple[int, int]]]:
-    """Tiles on the host, neighbouring sequences that fit in one tile together; and the bounds of every token."""
+def merge(lengths: Sequence[int], tokens: int, rows: int) -> list[tuple[int, int, int, int]]:
+    """Tiles made on the host: neighbouring sequences that fit in one tile share it. It pays where most are short."""
     found: list[tuple[int, int, int, int]] = []
-    bounds: list[tuple[int, int]] = []
     begin = open_from = 0
     for length in lengths:
         end = begin + length
-        bounds += [(begin, end)] * length
         if end - open_from > rows and begin > open_from:
             found.append((open_from, begin, open_from, begin))
             open_from = begin
@@ -70,11 +72,13 @@ def merge(lengths: Sequence[int], rows: int) -> tuple[list[tuple[int, int, int, 
         begin = end
     if begin > open_from:
         found.append((open_from, begin, open_from, begin))
-    return found, bounds
+    return found + [(row, min(row + rows, tokens), begin, begin) for row in range(begin, tokens, rows)]
 
 
-def merged(lengths: Sequence[int], rows: int, device: torch.device | str) -> TileList:
-    """A `TileList` of `merge`."""
-    found, bounds = merge(lengths, rows)
-    made = torch.tensor(found, dtype=torch.int32).reshape(-1, 4).to(device)
-    return TileList(made, rows, torch.tensor(bounds, dtype=torch.int32).reshape(-1, 2).T.contiguous().to(device))
+def merged(lengths: Sequence[int], tokens: int, rows: int, device: torch.device | str) -> TileList:
+    """The `TileList` of `merge`."""
+    found = torch.tensor(merge(lengths, tokens, rows), dtype=torch.int32).reshape(-1, 4)
+    counts = torch.tensor([*lengths, tokens - sum(lengths)])
+    ends = counts.cumsum(0)
+    bounds = torch.stack([(ends - counts).repeat_interleave(counts), ends.repeat_interleave(counts)])
+    return TileList(found.to(device), rows, bounds.to(device, torch.int32))

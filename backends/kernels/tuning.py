@@ -1,11 +1,13 @@
-"""Sizes of the attention kernel's blocks, by architecture, head dimension, dtype and length: data, no code but `choose`.
+"""Sizes of the attention kernel's blocks by architecture, dtype, head dimension and length: a table, read top down.
 
-Local memory bounds them: 227 KiB a block on sm90 (99 on sm86, sm89, sm120; 163 on sm80), 64 KiB on gfx90a, gfx942,
-gfx11 and gfx12, 160 KiB on gfx950; Triton checks it on NVIDIA and not when it compiles for AMD.
+What bounds them is local memory a program: 227 KiB on sm90 and sm100, 163 on sm80, 99 on sm86, sm89 and sm120; 64 KiB
+on gfx90a, gfx942, gfx11 and gfx12, 160 KiB on gfx950. Triton checks it on NVIDIA, and not when it compiles for AMD.
+Keys and values take `2 * stages * n * head_dim` elements of it, queries another `m * head_dim` on sm90.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -18,24 +20,70 @@ class Blocks(NamedTuple):
         m: rows of a tile, times the query heads packed in it.
         n: keys of a step.
         warps: of a program.
-        stages: of the loop over the keys, 1 without prefetching.
-        split: whether blocks that need no mask have a loop of their own: pays on long sequences.
-        pack: the most query heads of one key head in a tile.
+        stages: of the loop over the keys; 1 fetches nothing ahead.
+        split: whether the blocks that need no mask have a loop of their own, which pays on long sequences.
+        pack: the most query heads of one key head that share a tile.
     """
 
     m: int
     n: int
     warps: int
     stages: int
-    split: bool = True
+    split: bool = False
     pack: int = 2
 
 
+class Entry(NamedTuple):
+    """One row: it fits a problem whose family starts so, whose dtype is as wide, and that is no larger."""
+
+    family: str
+    bits: int
+    head_dim: int
+    length: int
+    blocks: Blocks
+
+
+ANY = 1 << 31
+
+TABLE = (
+    # NVIDIA H200, torch 2.11, Triton 3.6, by benchmarks/kernel_gpu.py.
+    Entry("sm90", 16, 64, 256, Blocks(64, 32, 4, 3)),
+    Entry("sm90", 16, 64, 1024, Blocks(64, 64, 4, 3, split=True)),
+    Entry("sm90", 16, 64, ANY, Blocks(128, 64, 8, 3, split=True)),
+    Entry("sm90", 16, 128, 768, Blocks(64, 32, 4, 3)),
+    Entry("sm90", 16, 128, 4096, Blocks(128, 64, 8, 3, split=True)),
+    Entry("sm90", 16, 128, ANY, Blocks(128, 128, 8, 3, split=True, pack=1)),
+    # Not tuned: gfx90a, gfx942, gfx950, gfx1100, gfx1201 and every other NVIDIA card. Small enough for 64 KiB.
+    Entry("", 16, 128, ANY, Blocks(64, 32, 4, 2)),
+    Entry("", 16, ANY, ANY, Blocks(64, 32, 4, 1)),
+    # float32 runs without matrix units (IEEE arithmetic), so that registers bound the tile.
+    Entry("", 32, 64, ANY, Blocks(32, 32, 4, 2)),
+    Entry("", 32, 128, ANY, Blocks(32, 32, 4, 1)),
+    Entry("", 32, ANY, ANY, Blocks(16, 16, 4, 1)),
+)
+
+
+@functools.cache
 def family(device: torch.device) -> str:
-    return "sm90"
+    """`sm90`, `gfx942`, ...; empty where there is no GPU."""
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm{properties.major}{properties.minor}"
 
 
-def choose(family: str, head_dim: int, dtype: torch.dtype, max_length: int) -> Blocks:
-    if dtype == torch.float32:
-        return Blocks(32, 32, 4, 1, True, 1)
-    return Blocks(64, 32, 4, 3, True, 1)
+def choose(family: str, dtype: torch.dtype, head_dim: int, length: int) -> Blocks:
+    """The first row of the table that fits.
+
+    Args:
+        head_dim: the larger of the keys' and the values'.
+        length: of a typical sequence, or the keys that a window shows, if fewer.
+    """
+    bits = dtype.itemsize * 8
+    return next(
+        row.blocks
+        for row in TABLE
+        if family.startswith(row.family) and row.bits == bits and head_dim <= row.head_dim and length <= row.length
+    )
