@@ -13,6 +13,9 @@
 TORCH ?= torch==2.13.0
 TRANSFORMERS ?= transformers==5.24.0
 
+# Test processes, one thread each.
+JOBS ?= 2
+
 SUITABLE = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if $$p -c '$(SUITABLE)' 2>/dev/null; then echo $$p; break; fi; done)
@@ -27,7 +30,7 @@ demo: $(VENV)/.headrace-demo
 	$(VENV)/bin/headrace demo
 
 test: $(VENV)/.headrace-dev
-	$(PY) -m pytest -q $(ARGS)
+	$(PY) -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.headrace-dev
 	$(PY) -m ruff check .

@@ -148,7 +148,7 @@ def _reached(
         return tuple(shape[:2]) == (1, length) and len(shape) == 3
 
     place: Any = next((i for i, value in enumerate(args) if is_rows(value)), None)
-    name = next((n for n, value in kwargs.items() if is_rows(value)), None)
+    name: Any = next((n for n, value in kwargs.items() if is_rows(value)), None)
     if place is None and name is None:
         return None
 

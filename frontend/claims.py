@@ -14,7 +14,15 @@ CAUSALITY = {
     "is_causal": {True: MaskKind.CAUSAL, False: MaskKind.BIDIRECTIONAL},
     "use_bidirectional_attention": {True: MaskKind.BIDIRECTIONAL, False: MaskKind.CAUSAL},
 }
-PROVENANCE = ("model_type", "architectures", "transformers_version", "_name_or_path", "name_or_path", "dtype", "torch_dtype")
+PROVENANCE = (
+    "model_type",
+    "architectures",
+    "transformers_version",
+    "_name_or_path",
+    "name_or_path",
+    "dtype",
+    "torch_dtype",
+)
 
 
 def read_claims(config: Any) -> tuple[Claim, ...]:

@@ -68,18 +68,16 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
 def _backbone(module: nn.Module, returned: list[tuple[nn.Module, Any]]) -> nn.Module:
     """Modules return from the inside out, so the last one with hidden rows is the outermost."""
     for candidate, output in reversed(returned):
-        rows = getattr(output, "last_hidden_state", None)
-        if isinstance(rows, Tensor) and rows.dim() == 3:
+        found: Any = getattr(output, "last_hidden_state", None)
+        if isinstance(found, Tensor) and found.dim() == 3:
             return candidate
-    output = returned[-1][1]
+    output: Any = returned[-1][1]
     if isinstance(output, Tensor) and output.dim() == 3:
         return module
     raise TraceError("No module in the model returns hidden rows [batch, sequence, width]; nothing can be served.")
 
 
-def read_head(
-    output: Any, rows: Tensor, vocabulary: int, config: Any, module: nn.Module
-) -> tuple[Head, int, str]:
+def read_head(output: Any, rows: Tensor, vocabulary: int, config: Any, module: nn.Module) -> tuple[Head, int, str]:
     """Tell the head by the shape of what the model returns: [B, C], [B, S, C] or [B, S, vocabulary]."""
     logits = getattr(output, "logits", None)
     if logits is None:

@@ -91,7 +91,7 @@ def _graph_table(exported: ExportedProgram, token: int) -> int | None:
     grown = GRAPH_LENGTHS[1] - GRAPH_LENGTHS[0]
     return min(
         (
-            int(node.args[0].meta["val"].shape[0]) - (high - GRAPH_LENGTHS[0] + 1)  # type: ignore[union-attr]
+            int(node.args[0].meta["val"].shape[0]) - (high - GRAPH_LENGTHS[0] + 1)
             for node, high, higher in zip(lookups, short, long, strict=True)
             if higher == high + grown
         ),

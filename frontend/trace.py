@@ -155,9 +155,7 @@ def _served(
     return Served(checkpoint.module, accepted, seen.backbone, kinds, pool, tail)
 
 
-def _sample(
-    config: Any, accepted: Signature, vocabulary: int, offset: int
-) -> dict[str, Tensor]:
+def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> dict[str, Tensor]:
     inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config)) | {"position_ids": positions(BATCH, LENGTH, offset)}
     # The mask is always an input, also of a model that takes none: pooling reads it.
     return {name: inputs[name] for name in ("input_ids", "attention_mask", *accepted.inputs[1:]) if name in inputs}

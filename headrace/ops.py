@@ -149,9 +149,7 @@ def attention(
     """
     if mask is None:
         q_len, kv_len = q.shape[2], k.shape[2]
-        mask = materialise_mask(
-            None, q.shape[0], q_len, kv_len, kv_len - q_len, 0, kind, Window(*window), q.device
-        )
+        mask = materialise_mask(None, q.shape[0], q_len, kv_len, kv_len - q_len, 0, kind, Window(*window), q.device)
     return attend(attention_scores(q, k, bias, scale, softcap), v, mask, sinks)
 
 

@@ -148,7 +148,7 @@ def _hint(program: Program, wish: str) -> str:
     supported = [decision.task for decision in decide(program) if decision.supported]
     opens = program.prefill is Prefill.CHUNKED and wish in TOKEN_LEVEL and wish in offered(program)
     if supported:
-        also = f', or {SINGLE_PASS_HINT} to enable {wish}' if opens else ""
+        also = f", or {SINGLE_PASS_HINT} to enable {wish}" if opens else ""
         return f"Choose one of: {', '.join(supported)}{also}."
     if opens:
         return f"To make it work, {SINGLE_PASS_HINT}: every token of a sequence is then present in one step."

@@ -27,9 +27,7 @@ class Eager(Protocol):
         """For each attention and key, the other rows that the key reaches."""
         ...
 
-    def shrunk(
-        self, call_order: int, window: Window
-    ) -> AbstractContextManager[list[tuple[MaskKind, Window]] | None]:
+    def shrunk(self, call_order: int, window: Window) -> AbstractContextManager[list[tuple[MaskKind, Window]] | None]:
         """The same architecture with a small window, and what its masks declare then."""
         ...
 
@@ -46,12 +44,12 @@ class Probe:
         if any(spec.type not in PROBED for spec in program.attention):
             # The two sides of an encoder-decoder have lengths of their own, which one perturbation can't tell apart.
             return program.with_(attention=tuple(replace(s, verdict=Verdict.UNPROBED) for s in program.attention))
-        length = _length(program)
+        length = probe_length(program)
         if length < 2 or not program.attention:
             return program.with_(attention=tuple(replace(s, verdict=Verdict.UNPROBED) for s in program.attention))
         self._stack(program, min(length, SHORTEST))
-        seen = self.eager.reach(length, _keys(length))
-        specs = tuple(self._judged(spec, seen, length) for spec in program.attention)
+        seen = self.eager.reach(length, probe_keys(length))
+        specs = tuple(self.judged(spec, seen, length) for spec in program.attention)
         return program.with_(attention=specs)
 
     def _stack(self, program: Program, length: int) -> None:
@@ -73,7 +71,8 @@ class Probe:
                 "it was. The model behaves causally."
             )
 
-    def _judged(self, spec: AttentionSpec, seen: Reached, length: int) -> AttentionSpec:
+    def judged(self, spec: AttentionSpec, seen: Reached, length: int) -> AttentionSpec:
+        """The spec with its verdict, by what was seen on a sequence of that length; a disagreement is an error."""
         if spec.call_order >= len(seen) or (reached := seen[spec.call_order]) is None or spec.latent:
             return replace(spec, verdict=Verdict.UNPROBED)
         _compare(spec, spec, reached, length)
@@ -87,21 +86,21 @@ class Probe:
                 return Verdict.UNPROBED
             kind, window = declared[spec.call_order]
             length = max(SHORTEST, 3 * max(window) + 6)
-            reached = self.eager.reach(length, _keys(length))[spec.call_order]
+            reached = self.eager.reach(length, probe_keys(length))[spec.call_order]
             if kind is not spec.mask or reached is None:
                 return Verdict.UNPROBED
             _compare(spec, replace(spec, window=window), reached, length)
         return Verdict.PROVEN_SHRUNK
 
 
-def _length(program: Program) -> int:
+def probe_length(program: Program) -> int:
     """Long enough that every window short enough to be measured ends inside the sequence."""
     widths = [max(spec.window) for spec in program.attention if spec.window.bounded]
     wanted = max([SHORTEST, *(3 * width + 6 for width in widths if 3 * width + 6 <= LONGEST)])
     return min(wanted, program.limits.length or wanted)
 
 
-def _keys(length: int) -> tuple[int, ...]:
+def probe_keys(length: int) -> tuple[int, ...]:
     """The ends, and a third of the way: from there a window's end shows on the right, from the end on the left."""
     return tuple(sorted({0, length // 3, length - 1}))
 
@@ -112,12 +111,12 @@ def _compare(spec: AttentionSpec, declared: AttentionSpec, reached: dict[int, fr
         if rows != expected:
             raise AttentionTypeError(
                 f"{spec.node} ({spec.provenance}) is declared {spec.type} ({declared.mask}, window {declared.window}): "
-                f"a key at position {key} of {length} should reach {_span(expected, key)}, but was seen to reach "
-                f"{_span(rows, key)}. The annotation or the model's mask is wrong; the model is refused."
+                f"a key at position {key} of {length} should reach {span(expected, key)}, but was seen to reach "
+                f"{span(rows, key)}. The annotation or the model's mask is wrong; the model is refused."
             )
 
 
-def _span(rows: frozenset[int], key: int) -> str:
+def span(rows: frozenset[int], key: int) -> str:
     """A set of row numbers as ranges, with the key's own row, which it always reaches."""
     numbers, ranges = sorted(rows | {key}), list[list[int]]()
     for number in numbers:

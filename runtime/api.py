@@ -19,7 +19,7 @@ from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
-from headrace.runtime.explain import explain
+from headrace.runtime.explain.report import explain
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, bring_state
@@ -35,7 +35,7 @@ class Traced:
     def __init__(self, frontend: Frontend, tokenizer: Any, prefill: Prefill | None) -> None:
         """Keep what the frontend made."""
         self.program, self.tokenizer = frontend.program, tokenizer
-        self._eager, self._prefill = frontend.behaviour, prefill
+        self.behaviour, self._prefill = frontend.behaviour, prefill
 
     @cached_property
     def analysed(self) -> Program:
@@ -44,7 +44,7 @@ class Traced:
         Raises:
             AttentionTypeError, VerifyError: it cannot be typed, or behaves unlike its type.
         """
-        return analyse(self.program, self._eager, self._prefill)
+        return analyse(self.program, self.behaviour, self._prefill)
 
     @property
     def tasks(self) -> Tasks:
@@ -105,7 +105,8 @@ class Lowered:
         """Compile for a task: the user's, else the default one. The others are compiled when they are first used.
 
         Raises:
-            TaskNotEnabledError: the task is not supported; or nothing is, and the message says why.
+            TaskNotEnabledError: the task is not supported. Without a task, a model that supports none is made all the
+                same: its `tasks` say why, and so does asking it.
         """
         model = CompiledModel(
             self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget
@@ -139,7 +140,7 @@ def trace(
     Raises:
         LoadError, TraceError: the model can't be loaded or exported.
     """
-    kinds = _pools(pooling)
+    kinds, gate = _pools(pooling), _prefill(prefill)
     with bar("Loading the model", shown=progress) as shown, debug.stage("load"):
         checkpoint = load(
             model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
@@ -151,7 +152,7 @@ def trace(
     if (state := _brought_state(checkpoint)) is not None:
         name = bring_state(state)
         traced = Frontend(traced.program.with_(declared_state=name), traced.behaviour)
-    return Traced(traced, checkpoint.tokenizer, _prefill(prefill))
+    return Traced(traced, checkpoint.tokenizer, gate)
 
 
 def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:

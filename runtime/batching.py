@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.ir import PaddingRule, Program
-from headrace.runtime.tokens import Encoded
+from headrace.runtime.text.tokens import Encoded
 
 # Padded lengths: fine steps where padding would cost most of a row, coarse ones where there are few sequences.
 FINE, COARSE, FROM = 8, 64, 256

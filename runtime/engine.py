@@ -18,7 +18,7 @@ from headrace.runtime.answers import require_finite
 from headrace.runtime.batching import assemble, plan
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
-from headrace.runtime.tokens import Encoded
+from headrace.runtime.text.tokens import Encoded
 from headrace.tasks import select
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -17,9 +17,9 @@ from headrace.ir import OutputKind, Program, Task
 from headrace.runtime import answers
 from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.engine import NOT_YET, Array, Engine, Lane
-from headrace.runtime.explain import explain
+from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
-from headrace.runtime.tokens import Texts, check_ids
+from headrace.runtime.text.tokens import Texts, check_ids
 from headrace.tasks import Tasks, select
 
 Pair = tuple[str, str]

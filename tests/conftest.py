@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 # Before torch and the hub's client are imported, here and in the processes that tests start.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+# One thread a process: on a busy machine the others of a team spin, and pytest-xdist runs a process a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -50,12 +51,12 @@ def _hip() -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads(request: pytest.FixtureRequest) -> None:
-    """A count that does not depend on the machine, where torch was imported before the environment said so."""
+def _one_thread() -> None:
+    """Also where torch was imported before the environment said so."""
     import sys
 
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.runtime import cli
+from headrace.runtime.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -36,7 +36,7 @@ def test_commands_are_those_of_the_command_line() -> None:
     import typer
 
     shown = set(re.findall(r"^headrace ([\w-]+)", README, re.MULTILINE))
-    assert shown == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    assert shown == set(typer.main.get_command(app).commands)
 
 
 def test_links_lead_to_files() -> None:

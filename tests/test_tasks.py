@@ -40,10 +40,11 @@ TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "sparse_embed"}
 POOLED = {"embed", "classify", "score"}
 
 
-def decided(head, count, state, prefill, **changes):
-    """A program with its route and prefill."""
+def decided(head, state, prefill, **changes):
+    """A program with its route and prefill; `head` is the kind and the number of labels."""
+    kind, count = head
     recurrent = (RecurrentSpec("scan", 0, "selective_scan"),) if state is State.HYBRID else ()
-    made = {"head": head, "labels": labels(count) if count else None, "recurrent": recurrent, "prefill": prefill}
+    made = {"head": kind, "labels": labels(count) if count else None, "recurrent": recurrent, "prefill": prefill}
     return facts(TYPE[state], **(made | {"route": ROUTES[state]} | changes))
 
 
@@ -57,7 +58,7 @@ EVERY = list(itertools.product(OFFERS, ROUTES, Prefill))
 @pytest.mark.parametrize(("head", "state", "prefill"), EVERY)
 def test_supported_is_what_is_offered_and_enabled(head, state, prefill):
     """C1 to C4."""
-    program = decided(*head, state, prefill)
+    program = decided(head, state, prefill)
     opens = POOLED | (TOKEN_LEVEL if prefill is SINGLE else set())
     opens |= {"generate"} if state in (State.DECODER, State.HYBRID, State.ENCODER_DECODER) else set()
     assert set(offered(program)) == OFFERS[head]
@@ -68,7 +69,7 @@ def test_supported_is_what_is_offered_and_enabled(head, state, prefill):
 @pytest.mark.parametrize(("head", "state", "prefill"), EVERY)
 def test_every_offered_task_is_listed_sorted_with_a_reason(head, state, prefill):
     """C4 and C6."""
-    decisions = decide(decided(*head, state, prefill))
+    decisions = decide(decided(head, state, prefill))
     assert [d.task.value for d in decisions] == sorted(OFFERS[head])
     for decision in decisions:
         assert decision.reason.startswith("offered by ")
@@ -83,13 +84,13 @@ def test_every_offered_task_is_listed_sorted_with_a_reason(head, state, prefill)
 
 
 def test_one_label_alone_makes_a_score():
-    assert "score" in offered(decided(Head.SEQUENCE, 1, State.DECODER, CHUNKED))
-    assert "score" not in offered(decided(Head.SEQUENCE, 2, State.DECODER, CHUNKED))
-    assert "score" not in offered(decided(Head.SEQUENCE, 0, State.DECODER, CHUNKED))
+    assert "score" in offered(decided((Head.SEQUENCE, 1), State.DECODER, CHUNKED))
+    assert "score" not in offered(decided((Head.SEQUENCE, 2), State.DECODER, CHUNKED))
+    assert "score" not in offered(decided((Head.SEQUENCE, 0), State.DECODER, CHUNKED))
 
 
 def test_sentence_transformers_modules_add_what_they_define():
-    program = decided(Head.TOKEN, 3, State.ENCODER_ONLY, SINGLE, declared_tasks=(Task.EMBED, Task.TOKEN_CLASSIFY))
+    program = decided((Head.TOKEN, 3), State.ENCODER_ONLY, SINGLE, declared_tasks=(Task.EMBED, Task.TOKEN_CLASSIFY))
     assert offered(program) == {
         Task.TOKEN_CLASSIFY: "the token head",
         Task.EMBED: "the sentence-transformers modules",
@@ -98,7 +99,7 @@ def test_sentence_transformers_modules_add_what_they_define():
 
 def test_nothing_offered_is_empty_and_no_exception():
     """C4: `.tasks` never raises."""
-    tasks = Tasks(decide(decided(Head.OTHER, 0, State.ENCODER_ONLY, SINGLE)))
+    tasks = Tasks(decide(decided((Head.OTHER, 0), State.ENCODER_ONLY, SINGLE)))
     assert list(tasks) == []
     assert len(tasks) == 0
     assert not tasks
@@ -115,7 +116,7 @@ def test_no_route_yet_is_empty_and_no_exception():
 
 
 def test_discovery_lists_the_refused_beside_the_supported():
-    tasks = Tasks(decide(decided(Head.CAUSAL_LM, 0, State.DECODER, CHUNKED)))
+    tasks = Tasks(decide(decided((Head.CAUSAL_LM, 0), State.DECODER, CHUNKED)))
     assert list(tasks) == ["embed", "generate"]
     assert "token_embed" not in tasks
     assert list(tasks.refused) == ["token_embed"]
@@ -141,27 +142,27 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("head", DEFAULTS)
 def test_default_task_of_a_head(head):
-    assert preferred(decided(*head, State.DECODER, SINGLE)) == DEFAULTS[head]
+    assert preferred(decided(head, State.DECODER, SINGLE)) == DEFAULTS[head]
 
 
 @pytest.mark.parametrize("head", [head for head in DEFAULTS if head[0] is not Head.OTHER])
 def test_a_supported_default_is_taken_without_a_warning(head):
-    assert select(decided(*head, State.DECODER, SINGLE), None) == (DEFAULTS[head], None)
+    assert select(decided(head, State.DECODER, SINGLE), None) == (DEFAULTS[head], None)
 
 
 def test_the_modules_default_goes_before_the_heads():
-    program = decided(Head.CAUSAL_LM, 0, State.DECODER, CHUNKED, declared_default=Task.EMBED)
+    program = decided((Head.CAUSAL_LM, 0), State.DECODER, CHUNKED, declared_default=Task.EMBED)
     assert select(program, None) == (Task.EMBED, None)
 
 
 def test_the_users_wish_goes_before_all():
-    program = decided(Head.CAUSAL_LM, 0, State.DECODER, CHUNKED, declared_default=Task.EMBED)
+    program = decided((Head.CAUSAL_LM, 0), State.DECODER, CHUNKED, declared_default=Task.EMBED)
     assert select(program, "generate") == (Task.GENERATE, None)
 
 
 def test_a_filtered_default_is_one_warning_from_what_to_what():
     """C6: generate on a bidirectional program."""
-    task, warning = select(decided(Head.CAUSAL_LM, 0, State.ENCODER_ONLY, SINGLE), None)
+    task, warning = select(decided((Head.CAUSAL_LM, 0), State.ENCODER_ONLY, SINGLE), None)
     assert task is Task.EMBED
     assert warning == (
         "The default task is embed instead of generate: offered by the causal-lm head, but EncoderOnlyState does not "
@@ -172,8 +173,7 @@ def test_a_filtered_default_is_one_warning_from_what_to_what():
 def test_a_token_level_default_of_a_decoder_falls_to_embed_with_its_reason():
     """The modules define token embeddings first, and pooled ones too."""
     program = decided(
-        Head.NONE,
-        0,
+        (Head.NONE, 0),
         State.DECODER,
         CHUNKED,
         declared_tasks=(Task.TOKEN_EMBED, Task.EMBED),
@@ -181,13 +181,14 @@ def test_a_token_level_default_of_a_decoder_falls_to_embed_with_its_reason():
     )
     task, warning = select(program, None)
     assert task is Task.EMBED
+    assert warning is not None
     assert warning.startswith("The default task is embed instead of token_embed: ")
     assert SINGLE_PASS_HINT in warning
 
 
 def test_nothing_supported_and_nothing_asked_is_no_error():
-    assert select(decided(Head.TOKEN, 3, State.DECODER, CHUNKED), None) == (None, None)
-    assert select(decided(Head.OTHER, 0, State.ENCODER_ONLY, SINGLE), None) == (None, None)
+    assert select(decided((Head.TOKEN, 3), State.DECODER, CHUNKED), None) == (None, None)
+    assert select(decided((Head.OTHER, 0), State.ENCODER_ONLY, SINGLE), None) == (None, None)
 
 
 def refused(program, wish):
@@ -200,7 +201,7 @@ def refused(program, wish):
 @pytest.mark.parametrize(("head", "state", "prefill"), EVERY)
 def test_a_refusal_holds_enabled_selected_and_offered(head, state, prefill):
     """C5, for every task of every program."""
-    program = decided(*head, state, prefill)
+    program = decided(head, state, prefill)
     for wish in sorted(set(Task) - served(program)):
         text = refused(program, wish)
         allowed = ", ".join(sorted(enabled(program.route, prefill)))
@@ -213,7 +214,7 @@ def test_a_refusal_holds_enabled_selected_and_offered(head, state, prefill):
 @pytest.mark.parametrize(("head", "state", "prefill"), EVERY)
 def test_which_of_the_two_hints(head, state, prefill):
     """C5: the first names what is supported; the second never suggests another task."""
-    program = decided(*head, state, prefill)
+    program = decided(head, state, prefill)
     supported = sorted(served(program))
     for wish in sorted(set(Task) - set(supported)):
         hint = refused(program, wish).split("The model offers: ", 1)[1].split(". ", 1)[1]
@@ -228,7 +229,7 @@ def test_which_of_the_two_hints(head, state, prefill):
 
 
 def test_first_hint_of_a_decoder_that_offers_both():
-    program = decided(Head.NONE, 0, State.DECODER, CHUNKED)
+    program = decided((Head.NONE, 0), State.DECODER, CHUNKED)
     assert refused(program, "token_embed") == (
         "The task token_embed is not supported. DecoderState with chunked prefill enables: classify, embed, generate, "
         "score. Selected: token_embed. The model offers: embed, token_embed. Choose one of: embed, or compile with "
@@ -237,7 +238,7 @@ def test_first_hint_of_a_decoder_that_offers_both():
 
 
 def test_second_hint_of_a_decoder_with_a_token_head():
-    program = decided(Head.TOKEN, 3, State.DECODER, CHUNKED)
+    program = decided((Head.TOKEN, 3), State.DECODER, CHUNKED)
     assert refused(program, "token_classify") == (
         "The task token_classify is not supported. DecoderState with chunked prefill enables: classify, embed, "
         "generate, score. Selected: token_classify. The model offers: token_classify. To make it work, compile with "
@@ -247,40 +248,42 @@ def test_second_hint_of_a_decoder_with_a_token_head():
 
 def test_second_hint_where_another_task_was_asked_for():
     """Not to choose token_classify: only how what the model offers is made to work."""
-    text = refused(decided(Head.TOKEN, 3, State.DECODER, CHUNKED), "embed")
+    text = refused(decided((Head.TOKEN, 3), State.DECODER, CHUNKED), "embed")
     assert text.endswith(
         'The model offers token_classify alone, which works when you compile with prefill="single_pass".'
     )
 
 
 def test_second_hint_where_nothing_is_offered():
-    program = decided(Head.OTHER, 0, State.ENCODER_ONLY, SINGLE, head_note="the model returns boxes; served are logits")
+    program = decided(
+        (Head.OTHER, 0), State.ENCODER_ONLY, SINGLE, head_note="the model returns boxes; served are logits"
+    )
     assert refused(program, "embed").endswith(
         "The model offers: nothing. Nothing can be served: the model returns boxes; served are logits."
     )
-    assert refused(decided(Head.OTHER, 0, State.ENCODER_ONLY, SINGLE), "embed").endswith(
+    assert refused(decided((Head.OTHER, 0), State.ENCODER_ONLY, SINGLE), "embed").endswith(
         "Nothing can be served: the model offers no task."
     )
 
 
 def test_single_pass_makes_a_decoders_token_head_work():
-    program = decided(Head.TOKEN, 3, State.DECODER, SINGLE)
+    program = decided((Head.TOKEN, 3), State.DECODER, SINGLE)
     assert select(program, "token_classify") == (Task.TOKEN_CLASSIFY, None)
     assert select(program, None) == (Task.TOKEN_CLASSIFY, None)
 
 
 def test_single_pass_is_not_suggested_to_who_has_it():
-    text = refused(decided(Head.NONE, 0, State.DECODER, SINGLE), "fill_mask")
+    text = refused(decided((Head.NONE, 0), State.DECODER, SINGLE), "fill_mask")
     assert "single_pass" not in text.split("Selected:")[1]
 
 
 @pytest.mark.parametrize("wish", ["nonsense", "", "EMBED", "embed "])
 def test_an_unknown_task_is_refused_alike(wish):
-    text = refused(decided(Head.NONE, 0, State.ENCODER_ONLY, SINGLE), wish)
+    text = refused(decided((Head.NONE, 0), State.ENCODER_ONLY, SINGLE), wish)
     assert f"Selected: {wish}." in text
     assert text.endswith("Choose one of: embed, token_embed.")
 
 
 def test_a_custom_state_is_called_by_its_name():
-    text = refused(decided(Head.NONE, 0, State.CUSTOM, SINGLE), "generate")
+    text = refused(decided((Head.NONE, 0), State.CUSTOM, SINGLE), "generate")
     assert "mine with single_pass prefill enables" in text

@@ -58,7 +58,11 @@ def spread(cu_seqlens: Tensor, tokens: int, rows: int) -> Tensor:
 
 
 def merge(lengths: Sequence[int], tokens: int, rows: int) -> list[tuple[int, int, int, int]]:
-    """Tiles made on the host: neighbouring sequences that fit in one tile share it. It pays where most are short."""
+    """Tiles made on the host: neighbouring sequences that fit in one tile share it.
+
+    It halves the time at 16 tokens a sequence, is even at 64, and costs a tenth on mixed lengths (masks on every row).
+    A NaN in one sequence reaches those that share its tile, which `spread` rules out.
+    """
     found: list[tuple[int, int, int, int]] = []
     begin = open_from = 0
     for length in lengths:

@@ -53,7 +53,15 @@ TABLE = (
     Entry("sm90", 16, 128, 768, Blocks(64, 32, 4, 3)),
     Entry("sm90", 16, 128, 4096, Blocks(128, 64, 8, 3, split=True)),
     Entry("sm90", 16, 128, ANY, Blocks(128, 128, 8, 3, split=True, pack=1)),
-    # Not tuned: gfx90a, gfx942, gfx950, gfx1100, gfx1201 and every other NVIDIA card. Small enough for 64 KiB.
+    Entry("sm90", 32, 128, ANY, Blocks(32, 32, 4, 2)),
+    # Not tuned, only compiled (Triton 3.6): RDNA, where a thread has 256 registers. What still spills is float32 past
+    # 64, and larger tiles would spill more.
+    Entry("gfx1", 16, 64, ANY, Blocks(64, 32, 4, 2)),
+    Entry("gfx1", 16, 128, ANY, Blocks(32, 32, 4, 1)),
+    Entry("gfx1", 16, ANY, ANY, Blocks(32, 32, 8, 1)),
+    Entry("gfx1", 32, 64, ANY, Blocks(16, 16, 4, 1)),
+    Entry("gfx1", 32, ANY, ANY, Blocks(16, 16, 8, 1)),
+    # Not tuned: gfx90a, gfx942, gfx950 (compiled: no spills, at most 32 KiB) and every other NVIDIA card.
     Entry("", 16, 128, ANY, Blocks(64, 32, 4, 2)),
     Entry("", 16, ANY, ANY, Blocks(64, 32, 4, 1)),
     # float32 runs without matrix units (IEEE arithmetic), so that registers bound the tile.

@@ -13,7 +13,7 @@ from headrace.backends.kernels.tuning import Blocks
 from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
 from headrace.ir import MaskKind, Window
 
-LISTED = 128  # tiles that one program lists
+LISTED = 16  # tiles that one program lists
 
 
 class Form(NamedTuple):
@@ -61,7 +61,7 @@ def listed(cu_seqlens: Tensor, tokens: int, rows: int, kernel: Any = list_tiles)
     count = tokens // rows + cu_seqlens.shape[0]
     made = cu_seqlens.new_empty((count, 4))
     programs = (count + LISTED - 1) // LISTED
-    kernel[(programs,)](cu_seqlens, made, cu_seqlens.shape[0] - 1, tokens, ROWS=rows, BLOCK=LISTED)
+    kernel[(programs,)](cu_seqlens, made, cu_seqlens.shape[0] - 1, tokens, ROWS=rows, BLOCK=LISTED, CHUNK=256)
     return made
 
 
@@ -141,9 +141,11 @@ def launch(
     arguments = (
         q, k, v, out, work.tiles, bounds, q if sinks is None else sinks, q if bias is None else bias,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), out.stride(0), out.stride(1),
-        bounds.stride(0), 0 if bias is None else bias.stride(0), form.scale, form.softcap,
+        bounds.stride(0), 0 if bias is None else bias.stride(0),
     )  # fmt: skip
     constants = {
+        "SCALE": form.scale,
+        "SOFTCAP": form.softcap,
         "PROGRAMS": heads // pack,
         "GROUP": group,
         "PACK": pack,
@@ -157,7 +159,6 @@ def launch(
         "RIGHT": 0 if form.kind == MaskKind.CAUSAL else max(form.window.right, -1),
         "BIAS": str(form.bias_kind),
         "REACH": 0 if bias is None or form.bias_kind != Bias.RELATIVE else (bias.shape[1] - 1) // 2,
-        "CAP": form.softcap > 0,
         "SINK": sinks is not None,
         "MERGED": work.bounds is not None,
         "SPLIT": blocks.split,

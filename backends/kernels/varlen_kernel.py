@@ -24,24 +24,26 @@ def capped(x):
 
 
 @triton.jit
-def biased(scores, rows, keys, scale, softcap, bias, BIAS: tl.constexpr, REACH: tl.constexpr, CAP: tl.constexpr):
+def biased(
+    scores, rows, keys, bias, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr
+):  # fmt: skip
     """Scaled scores with the bias of their distance, then the cap, in units of log2."""
-    scores = scores * scale
+    scores = scores * SCALE
     if BIAS == "alibi":
         scores -= bias[:, None] * tl.abs(keys[None, :] - rows[:, None]).to(tl.float32)
     if BIAS == "relative":
         distance = tl.minimum(tl.maximum(keys[None, :] - rows[:, None], -REACH), REACH)
         scores += tl.load(bias[:, None] + (distance + REACH)).to(tl.float32)
-    if CAP:
-        scores = softcap * capped(scores / softcap)
+    if SOFTCAP > 0:
+        scores = SOFTCAP * capped(scores * (1.0 / SOFTCAP))
     return scores * LOG2E
 
 
 @triton.jit
 def attend_block(
-    acc, top, total, q, k_base, v_base, start, end, rows, first, last, k_t, v_t, scale, softcap, bias,
-    D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BLOCK_N: tl.constexpr,
-    BIAS: tl.constexpr, REACH: tl.constexpr, CAP: tl.constexpr, MASKED: tl.constexpr,
+    acc, top, total, q, k_base, v_base, start, end, rows, first, last, k_t, v_t, bias,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr,
+    DV_PAD: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """One step of the online softmax: the keys `start..start + BLOCK_N`, zeros past `end`, where others' lie."""
     keys = start + tl.arange(0, BLOCK_N)
@@ -56,11 +58,9 @@ def attend_block(
         k = tl.load(k_at) if D == D_PAD else tl.load(k_at, mask=d[:, None] < D, other=0.0)
         v = tl.load(v_at) if DV == DV_PAD else tl.load(v_at, mask=dv[None, :] < DV, other=0.0)
     scores = tl.dot(q, k, input_precision="ieee")
-    if BIAS != "none" or CAP:
-        scores = biased(scores, rows, keys, scale, softcap, bias, BIAS, REACH, CAP)
-        unit = 1.0
-    else:
-        unit = scale * LOG2E
+    unit: tl.constexpr = 1.0 if BIAS != "none" or SOFTCAP > 0 else SCALE * LOG2E
+    if BIAS != "none" or SOFTCAP > 0:
+        scores = biased(scores, rows, keys, bias, SCALE, SOFTCAP, BIAS, REACH)
     if MASKED:
         seen = (keys[None, :] >= first[:, None]) & (keys[None, :] <= last[:, None])
         scores = tl.where(seen, scores, float("-inf"))
@@ -75,10 +75,10 @@ def attend_block(
 @triton.jit
 def attend_tiles(
     Q, K, V, OUT, TILES, BOUNDS, SINKS, BIASES,
-    q_t, q_h, k_t, k_h, v_t, v_h, o_t, o_h, bounds_end, bias_h, scale, softcap,
-    PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, CAP: tl.constexpr,
+    q_t, q_h, k_t, k_h, v_t, v_h, o_t, o_h, bounds_end, bias_h,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr,
     SINK: tl.constexpr, MERGED: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, PACK query heads of one key head side by side, against all the keys that it sees."""
@@ -151,13 +151,13 @@ def attend_tiles(
         for index in range(0, whole):
             acc, top, total = attend_block(
                 acc, top, total, q, k_base, v_base, lo + (ahead + index) * BLOCK_N, hi, rows, first, last,
-                k_t, v_t, scale, softcap, bias, D, DV, D_PAD, DV_PAD, BLOCK_N, BIAS, REACH, CAP, False,
+                k_t, v_t, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BLOCK_N, BIAS, REACH, False,
             )  # fmt: skip
     for index in range(0, masked):
         block = index + tl.where(index >= ahead, whole, 0) if SPLIT else index
         acc, top, total = attend_block(
             acc, top, total, q, k_base, v_base, lo + block * BLOCK_N, hi, rows, first, last,
-            k_t, v_t, scale, softcap, bias, D, DV, D_PAD, DV_PAD, BLOCK_N, BIAS, REACH, CAP, True,
+            k_t, v_t, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BLOCK_N, BIAS, REACH, True,
         )  # fmt: skip
 
     acc = acc * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]
@@ -166,14 +166,14 @@ def attend_tiles(
 
 
 @triton.jit
-def list_tiles(CU_SEQLENS, TILES, n, tokens, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def list_tiles(CU_SEQLENS, TILES, n, tokens, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     """`tiles.spread` in one launch: BLOCK tiles, each of which counts the sequences whose tiles come before it."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     sequence = tl.zeros([BLOCK], tl.int32)
     before = tl.zeros([BLOCK], tl.int32)
     listed = 0
-    for chunk in range(0, n + 1, BLOCK):
-        each = chunk + tl.arange(0, BLOCK)
+    for chunk in range(0, n + 1, CHUNK):
+        each = chunk + tl.arange(0, CHUNK)
         begin = tl.load(CU_SEQLENS + each, mask=each <= n, other=0)
         end = tl.load(CU_SEQLENS + each + 1, mask=each < n, other=tokens)
         counts = tl.where(each <= n, tl.cdiv(end - begin, ROWS), 0)

@@ -19,6 +19,7 @@ from tests.tiny import build, checkpoint, rows_of, token_ids
 
 DECODER, ENCODER_ONLY = AttentionType.DECODER, AttentionType.ENCODER_ONLY
 CAUSAL = {"type": DECODER, "mask": MaskKind.CAUSAL, "window": Window(-1, 0)}
+SLIDING = {"layer_types": ["sliding_attention"]}
 BIDIRECTIONAL = {"type": ENCODER_ONLY, "mask": MaskKind.BIDIRECTIONAL, "window": Window()}
 
 
@@ -122,10 +123,10 @@ def test_the_same_model_uncorrupted_is_proven(probed):
 @pytest.mark.parametrize(
     ("name", "changes", "window"),
     [
-        ("mistral", {"sliding_window": 4096}, Window(4095, 0)),
-        ("mistral-bidirectional", {"sliding_window": 1024}, Window(1024, 1024)),
-        ("modernbert", {"local_attention": 2000}, Window(1000, 1000)),
-        ("gemma3-bidirectional", {"sliding_window": 1024}, Window(512, 512)),
+        ("mistral-long-window", {}, Window(4095, 0)),
+        ("mistral-bidirectional", {"sliding_window": 1024, "num_hidden_layers": 1}, Window(1024, 1024)),
+        ("modernbert", {"local_attention": 2000, "num_hidden_layers": 2}, Window(1000, 1000)),
+        ("gemma3-bidirectional", {"sliding_window": 1024, "num_hidden_layers": 1} | SLIDING, Window(512, 512)),
     ],
 )
 def test_a_window_longer_than_the_probe_is_proven_shrunk(analysed, name, changes, window):
@@ -232,7 +233,7 @@ def changed_rows(program, ids, position):
 
 def test_bidirectional_gemma3_sees_the_last_token_from_the_first(analysed):
     """Case B1."""
-    program = analysed("gemma3-bidirectional", layer_types=["full_attention"], num_hidden_layers=1)
+    program = analysed("gemma3-bidirectional")
     assert {spec.type for spec in program.attention} == {ENCODER_ONLY}
     assert 0 in changed_rows(program, token_ids(9), 8)
 
@@ -240,7 +241,7 @@ def test_bidirectional_gemma3_sees_the_last_token_from_the_first(analysed):
 @pytest.mark.parametrize(
     ("name", "changes", "reach"),
     [
-        ("gemma3-bidirectional", {"layer_types": ["sliding_attention"], "num_hidden_layers": 1}, 2),
+        ("gemma3-bidirectional", {"num_hidden_layers": 1} | SLIDING, 2),
         ("mistral-bidirectional", {"num_hidden_layers": 1}, 4),
     ],
 )

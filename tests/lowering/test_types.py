@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import nn
 
-from headrace.errors import AttentionTypeError
+from headrace.errors import AttentionTypeError, TraceError
 from headrace.frontend.trace import trace
 from headrace.ir import AttentionType, BiasKind, Claim, MaskKind, PoolKind, Stage, Window
 from headrace.lowering.attention_types import TypeAttention, attention_nodes
@@ -77,9 +77,9 @@ def test_windows_are_inclusive_and_by_node(traced, name):
 
 def test_modernbert_window_of_4_sees_2_either_way(tiny):
     """Case B7."""
-    model = build("modernbert", local_attention=4)
+    model = build("modernbert", local_attention=4, num_hidden_layers=2)
     program = TypeAttention()(trace(checkpoint(model)).program)
-    assert [spec.window for spec in program.attention] == [ALL, Window(2, 2), ALL]
+    assert [spec.window for spec in program.attention] == [ALL, Window(2, 2)]
 
 
 def test_a_bidirectional_window_survives_saving_twice(tmp_path):
@@ -100,7 +100,7 @@ def windows(config):
 
 def test_pooling_is_no_evidence(tiny):
     """Contract A1: a Llama with CLS pooling stays DECODER."""
-    made = trace(checkpoint(tiny("llama")), pools=(PoolKind.CLS,))
+    made = trace(checkpoint(tiny("llama", num_hidden_layers=1)), pools=(PoolKind.CLS,))
     program = analyse(made.program, made.behaviour)
     assert program.pooling.kinds == (PoolKind.CLS,)
     assert {spec.type for spec in program.attention} == {DECODER}
@@ -173,7 +173,7 @@ def test_a_transformers_too_old_for_the_flag_is_refused(monkeypatch):
         return honours(config, *args, **kwargs)
 
     monkeypatch.setattr(modeling_qwen2, "create_causal_mask", ignores)
-    program = trace(checkpoint(build("qwen2-bidirectional"))).program
+    program = trace(checkpoint(build("qwen2-bidirectional", num_hidden_layers=1))).program
     with pytest.raises(AttentionTypeError, match=r"is_causal=False says bidirectional, .* is causal"):
         TypeAttention()(program)
 
@@ -208,9 +208,13 @@ def test_an_opaque_mask_is_refused(traced):
 
 @pytest.mark.parametrize(("name", "count"), [("mpnet", 2), ("bloom", 2), ("convbert", 4)])
 def test_attention_past_the_interface_is_refused(traced, name, count):
-    with pytest.raises(AttentionTypeError) as refused:
+    with pytest.raises((AttentionTypeError, TraceError)) as refused:
         TypeAttention()(traced(name).program)
     text = str(refused.value)
+    if name != "mpnet" and refused.type is TraceError:
+        # The oldest torch cannot export these two at all.
+        assert text.startswith("The model's code cannot be exported with a dynamic batch and sequence")
+        return
     assert text.startswith(f"{count} attention(s) do not go through transformers' attention interface")
     assert "first at softmax (model." in text
     assert "Nothing is guessed" in text
@@ -269,7 +273,7 @@ class Latent(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Own-sequence keys, beside a bias tensor, beside an input of which the queries read the size alone."""
+    """Own-sequence keys, and a bias tensor that reads the size of another input."""
 
     def __init__(self):
         super().__init__()
@@ -278,7 +282,19 @@ class Encoder(nn.Module):
     def forward(self, input_ids, target_ids):
         source = self.source(input_ids)
         bias = torch.zeros(1, 1, target_ids.shape[1], target_ids.shape[1])
-        return attend(source + target_ids.shape[1], source, bias=bias)
+        return attend(source, source, bias=bias)
+
+
+class Slots(nn.Module):
+    """As many learned queries as the text has tokens: they depend on its length, not on what it says."""
+
+    def __init__(self):
+        super().__init__()
+        self.source, self.places = Rows(), Rows()
+
+    def forward(self, input_ids):
+        batch, length = input_ids.shape
+        return attend(self.places(torch.arange(length).expand(batch, -1)), self.source(input_ids))
 
 
 def test_encoder_decoder_attention_is_told_by_its_operands():
@@ -297,6 +313,11 @@ def test_learned_queries_are_latent():
 
 
 def test_a_size_is_no_dependence():
+    (spec,) = TypeAttention()(program_of(Slots(), "input_ids")).attention
+    assert (spec.type, spec.latent) == (ENCODER_ONLY, True)
+
+
+def test_a_bias_is_noted():
     (spec,) = TypeAttention()(program_of(Encoder(), "input_ids", "target_ids")).attention
     assert (spec.type, spec.latent, spec.bias) == (ENCODER_ONLY, False, BiasKind.TENSOR)
     assert spec.mask_node is None

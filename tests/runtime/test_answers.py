@@ -24,7 +24,7 @@ from headrace.ir import (
     Stage,
 )
 from headrace.runtime import answers, weights
-from headrace.runtime.tokens import Texts
+from headrace.runtime.text.tokens import Texts
 
 
 def labels(count: int, activation: Activation, names: tuple[str, ...] | None = None) -> Labels:
@@ -230,7 +230,7 @@ def test_entities_of_any_logits_equal_those_of_transformers(kind: Any, aggregati
 def test_an_unknown_aggregation_is_refused() -> None:
     (one,) = Texts(byte_level_tokenizer(), facts(1000)).encode(["a"], truncate=None, offsets=True)
     with pytest.raises(InputError, match="aggregation is 'best'; choose from none, simple, first, average, max"):
-        answers.entities(np.zeros((1, 8)), labels(8, Activation.SOFTMAX), "a", one, "best")  # type: ignore[arg-type]
+        answers.entities(np.zeros((1, 8)), labels(8, Activation.SOFTMAX), "a", one, "best")
 
 
 def test_normalised_vectors_have_length_one_and_zero_stays_zero() -> None:

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.runtime import cli, cli_io
-from headrace.runtime.console import option_words
-from headrace.runtime.demo_decoder import write_decoder
+from headrace.runtime import cli
+from headrace.runtime.cli import lines
+from headrace.runtime.cli.console import option_words
+from headrace.runtime.cli.demo_decoder import write_decoder
 from tests.tiny import build, randomise
 from tests.words import bert_like, gpt_like
 
@@ -57,7 +58,7 @@ def saved(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     base = tmp_path_factory.mktemp("saved")
     for name in ("encoder", "classifier", "tagger"):
         options = {"pooling": "mean"} if name == "encoder" else {}
-        headrace.compile(folders[name], target="reference", **options).save(base / name)  # type: ignore[arg-type]
+        headrace.compile(folders[name], target="reference", **options).save(base / name)
     return {f"saved_{path.name}": str(path) for path in base.iterdir()}
 
 
@@ -163,14 +164,14 @@ def test_lines_of_every_form(headrace_: Any, saved: dict[str, str], tmp_path: Pa
 
 
 def test_plain_lines_are_texts_whatever_they_look_like() -> None:
-    lines = [b"42\n", b'{"text": \n', b'"quoted"\n', b"null"]
-    assert list(cli_io._lines(io.BytesIO(b"".join(lines)), "x", plain=True)) == [
+    given = [b"42\n", b'{"text": \n', b'"quoted"\n', b"null"]
+    assert list(lines._lines(io.BytesIO(b"".join(given)), "x", plain=True)) == [
         "42", '{"text": ', '"quoted"', "null",
     ]  # fmt: skip
 
 
 def test_long_input_is_read_in_chunks(headrace_: Any, saved: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_io, "CHUNK", 2)
+    monkeypatch.setattr("headrace.runtime.cli.lines.CHUNK", 2)
     lines = "\n".join(["w5", "w6 w7", "w8", "w9", "w10"])
     ran = headrace_("embed", saved["saved_encoder"], stdin=lines)
     assert len(ran.answers) == 5
@@ -188,9 +189,9 @@ def test_no_lines_give_no_answers(headrace_: Any) -> None:
 
 
 def test_numbers_have_no_digits_that_float32_has_not() -> None:
-    assert cli_io.shortest(float(np.float32(0.1))) == 0.1
+    assert lines.shortest(float(np.float32(0.1))) == 0.1
     value = float(np.float32(1 / 3))
-    assert np.float32(cli_io.shortest(value)) == np.float32(value)
+    assert np.float32(lines.shortest(value)) == np.float32(value)
 
 
 # Reading a model
@@ -364,7 +365,7 @@ def test_ctrl_c(headrace_: Any, folders: dict[str, str], monkeypatch: pytest.Mon
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.runtime.cli_model.Opening.trace", interrupted)
+    monkeypatch.setattr("headrace.runtime.cli.opening.Opening.trace", interrupted)
     ran = headrace_("explain", folders["encoder"])
     assert (ran.code, ran.err) == (130, "")
 
@@ -380,7 +381,7 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, f
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("headrace.runtime.cli_model.Opening.trace", broken)
+    monkeypatch.setattr("headrace.runtime.cli.opening.Opening.trace", broken)
     with pytest.raises(ZeroDivisionError):
         cli.main(["explain", folders["encoder"]])
 

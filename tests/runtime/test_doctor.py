@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headrace.backends import cpu
-from headrace.runtime import doctor
-from headrace.runtime.doctor import Finding, Mark, examine, ranges, report, satisfies, works
+from headrace.runtime.cli import doctor
+from headrace.runtime.cli.doctor import Finding, Mark, examine, ranges, report, satisfies, works
 from tests.runtime.test_cli import BLOCKED, process
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ def test_ranges_are_those_of_the_project() -> None:
 
 
 def test_the_module_imports_without_torch() -> None:
-    code = f"import sys\n{BLOCKED}\nimport headrace.runtime.doctor, headrace.runtime.cli"
+    code = f"import sys\n{BLOCKED}\nimport headrace.runtime.cli.doctor, headrace.runtime.cli"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

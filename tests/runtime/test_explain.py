@@ -25,9 +25,9 @@ from headrace.ir import (
     Window,
 )
 from headrace.lowering.enable import EnableTasks
-from headrace.runtime.explain import explain
-from headrace.runtime.explain_words import summary
-from headrace.runtime.mask_picture import CELLS, picture, tokens_a_cell
+from headrace.runtime.explain.picture import CELLS, picture, tokens_a_cell
+from headrace.runtime.explain.report import explain
+from headrace.runtime.explain.words import summary
 from headrace.tasks import select
 from tests.synthetic import facts, labels, spec
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime.probe_report import report
+from headrace.runtime.cli.probe_report import report
 
 
 @pytest.mark.parametrize(

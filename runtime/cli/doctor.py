@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.tables import aligned
+from headrace.runtime.explain.tables import aligned
 from headrace.runtime.weights import cache_folder
 
 # What the base needs, then what the extras bring.
@@ -140,11 +140,13 @@ def ranges() -> dict[str, str]:
     except metadata.PackageNotFoundError:
         import tomllib
 
-        file = Path(__file__).resolve().parents[1] / "pyproject.toml"
+        file = Path(__file__).resolve().parents[2] / "pyproject.toml"
         project = tomllib.loads(file.read_text())["project"] if file.is_file() else {}
         lines = sum(project.get("optional-dependencies", {}).values(), list(project.get("dependencies", [])))
     split = (re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([^;)]*)", line) for line in lines)
-    return {match[1].lower(): match[2].strip() for match in split if match and match[2].strip()}
+    # Built metadata lists the bounds in another order than pyproject.toml does.
+    found = {match[1].lower(): sorted(match[2].replace(" ", "").split(",")) for match in split if match}
+    return {name: ",".join(reversed(bounds)) for name, bounds in found.items() if bounds != [""]}
 
 
 def satisfies(version: str, accepted: str) -> bool:

@@ -13,8 +13,8 @@ import typer
 
 from headrace import __version__
 from headrace.errors import HeadraceWarning, InputError
-from headrace.runtime import cli_io, console
-from headrace.runtime.cli_model import Opening, serve
+from headrace.runtime.cli import console, lines
+from headrace.runtime.cli.opening import Opening, serve
 
 app = typer.Typer(
     name="headrace",
@@ -79,7 +79,7 @@ def explain(
         raise InputError(f"{html} cannot be written: there is no folder {html.absolute().parent}.")
     program = opening.trace().analysed
     from headrace.codec import encode
-    from headrace.runtime import explain as explaining
+    from headrace.runtime.explain import report as explaining
 
     chosen = _chosen(program, task)
     if html is not None:
@@ -107,7 +107,7 @@ def tasks(
     )
     program = opening.trace().analysed
     from headrace.codec import encode
-    from headrace.runtime.explain import task_table
+    from headrace.runtime.explain.report import task_table
 
     chosen = _chosen(program, task)
     if as_json:
@@ -120,9 +120,9 @@ def tasks(
 def probe(model: Model, revision: Revision = None, trust_remote_code: Trust = False) -> None:
     """What every attention is declared to see beside what it was seen to see. Exits 1 where they disagree."""
     traced = Opening(model, revision=revision, trust_remote_code=trust_remote_code).trace()
-    from headrace.runtime.probe_report import report
+    from headrace.runtime.cli.probe_report import report
 
-    found = report(traced.program, traced._eager)
+    found = report(traced.program, traced.behaviour)
     print(found.text, end="")
     if not found.agrees:
         raise typer.Exit(1)
@@ -156,9 +156,9 @@ def embed(  # noqa: PLR0913 - a command's options are its arguments
 
     def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
         found = compiled.embed(chunk, normalize, dimensions, prompt, truncate=truncate, batch_size=batch_size)
-        return cli_io.vectors(found)
+        return lines.vectors(found)
 
-    serve(opening, "embed", _single(cli_io.requests(texts or [], input_, plain)), answer)
+    serve(opening, "embed", _single(lines.requests(texts or [], input_, plain)), answer)
 
 
 @app.command()
@@ -182,9 +182,9 @@ def classify(  # noqa: PLR0913
     opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
 
     def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
-        return map(cli_io.record, compiled.classify(chunk, truncate=truncate, batch_size=batch_size))
+        return map(lines.record, compiled.classify(chunk, truncate=truncate, batch_size=batch_size))
 
-    serve(opening, "classify", cli_io.requests(texts or [], input_, plain), answer)
+    serve(opening, "classify", lines.requests(texts or [], input_, plain), answer)
 
 
 @app.command()
@@ -210,9 +210,9 @@ def token_classify(  # noqa: PLR0913
 
     def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
         found = compiled.token_classify(chunk, aggregation, truncate=truncate, batch_size=batch_size)
-        return ({"entities": [cli_io.record(entity) for entity in entities]} for entities in found)
+        return ({"entities": [lines.record(entity) for entity in entities]} for entities in found)
 
-    serve(opening, "token_classify", _single(cli_io.requests(texts or [], input_, plain)), answer)
+    serve(opening, "token_classify", _single(lines.requests(texts or [], input_, plain)), answer)
 
 
 @app.command(name="compile")
@@ -241,7 +241,7 @@ def compile_(
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """What is installed, which devices there are, what is missing, and the line that mends it."""
-    from headrace.runtime.doctor import examine, report, works
+    from headrace.runtime.cli.doctor import examine, report, works
 
     findings = examine()
     print(json.dumps([finding.as_dict() for finding in findings], indent=1) if as_json else report(findings))
@@ -255,7 +255,7 @@ def demo(
     target: Target = "auto",
 ) -> None:
     """Headrace on real models: similarities, names in a sentence, the page, a refusal and its cure."""
-    from headrace.runtime.demo import run
+    from headrace.runtime.cli.demo import run
 
     for line in run(out, target):
         print(line, flush=True)
@@ -275,7 +275,7 @@ def _several(values: list[str] | None) -> tuple[str, ...] | None:
     return tuple(values) if values else None
 
 
-def _single(requests: Iterable[cli_io.Request]) -> Iterable[cli_io.Request]:
+def _single(requests: Iterable[lines.Request]) -> Iterable[lines.Request]:
     for number, request in enumerate(requests, 1):
         if not isinstance(request, str):
             raise InputError(f'Request {number} is a pair of texts; this command takes single ones, without "pair".')
@@ -287,7 +287,3 @@ def _save(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}.") from error
-
-
-if __name__ == "__main__":
-    main()

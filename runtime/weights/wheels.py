@@ -4,7 +4,7 @@ Pip does the fetching, so that the user's own index, mirror, proxy and certifica
 """
 
 import hashlib
-import importlib.util
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -44,11 +44,15 @@ def fetch(wheel: Wheel, into: Path) -> Path:
     Raises:
         LoadError: pip is missing or fails, or the content is another.
     """
-    if importlib.util.find_spec("pip") is None:
+    try:
+        # Not `find_spec`: before Python 3.12 looking for pip switches setuptools' distutils off for the process, and
+        # Inductor, which imports setuptools, then fails.
+        importlib.metadata.distribution("pip")
+    except importlib.metadata.PackageNotFoundError:
         raise LoadError(
             f"{wheel.requirement} is fetched with pip, which {sys.executable} does not have. "
             f"Add it: {sys.executable} -m ensurepip --upgrade (or, in an environment of uv's: uv pip install pip)."
-        )
+        ) from None
     download(wheel, into)
     files = sorted(into.glob("*.whl"))
     if len(files) != 1:

@@ -19,9 +19,9 @@ from tokenizers import normalizers
 
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Program
-from headrace.runtime.bounds import Bound, find_bound
-from headrace.runtime.pieces import Piece, clip, first_size, grown, kept
-from headrace.runtime.spans import Spans, read_spans
+from headrace.runtime.text.bounds import Bound, find_bound
+from headrace.runtime.text.pieces import Piece, clip, first_size, grown, kept
+from headrace.runtime.text.spans import Spans, read_spans
 
 TYPES = "token_type_ids"
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from rich.console import Console
 
 from headrace.errors import LoadError
-from headrace.runtime import weights_convert as convert
-from headrace.runtime import wheels
-from headrace.runtime.wheels import Wheel
+from headrace.runtime.weights import convert, wheels
+from headrace.runtime.weights.wheels import Wheel
 
 # Part of a folder's name: raise it where a converter writes something else, and old folders are not used again.
 CONVERSION = 1

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.runtime.tables import printable
+from headrace.runtime.explain.tables import printable
 
 Request = str | tuple[str, str]
 # Lines that are read ahead: enough for like lengths to meet in a batch, few enough to hold in memory.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, Program
 from headrace.lowering.attention_types import TypeAttention
-from headrace.lowering.probe import PROBED, ROUTED_TOLERANCE, Eager, Probe, Reached, _keys, _length, _span
-from headrace.runtime.tables import aligned, paragraph
+from headrace.lowering.probe import PROBED, ROUTED_TOLERANCE, Eager, Probe, Reached, probe_keys, probe_length, span
+from headrace.runtime.explain.tables import aligned, paragraph
 
 HEADINGS = ("layer", "node", "declared", "mask", "window", "verdict", "seen (key: rows that it reaches)")
 DISAGREES = "DISAGREES"
@@ -41,8 +41,8 @@ def report(traced: Program, eager: Eager) -> Report:
 
 
 def _measured(program: Program, eager: Eager) -> Report:
-    length = _length(program)
-    seen = eager.reach(length, _keys(length))
+    length = probe_length(program)
+    seen = eager.reach(length, probe_keys(length))
     verdicts = [_verdict(Probe(eager), spec, seen, length) for spec in program.attention]
     rows = [_row(spec, verdict, seen) for spec, verdict in zip(program.attention, verdicts, strict=True)]
     stack, whole = _stack(program, eager.stack_change(min(length, 12)))
@@ -53,7 +53,7 @@ def _measured(program: Program, eager: Eager) -> Report:
 
 def _verdict(probe: Probe, spec: AttentionSpec, seen: Reached, length: int) -> str:
     try:
-        return probe._judged(spec, seen, length).verdict
+        return probe.judged(spec, seen, length).verdict
     except AttentionTypeError:
         return DISAGREES
 
@@ -67,7 +67,7 @@ def _row(spec: AttentionSpec, verdict: str, seen: Reached) -> tuple[str, ...]:
 def _reach(reached: Mapping[int, frozenset[int]] | None) -> str:
     if reached is None:
         return "its module cannot be run on its own"
-    return "  ".join(f"{key}: {_span(rows, key).removeprefix('rows ')}" for key, rows in reached.items())
+    return "  ".join(f"{key}: {span(rows, key).removeprefix('rows ')}" for key, rows in reached.items())
 
 
 def _stack(program: Program, changed: float) -> tuple[str, bool]:

@@ -7,8 +7,9 @@ from html import escape
 from pathlib import PurePath
 
 from headrace.ir import AttentionSpec, AttentionType, Program, Route, Task, TaskDecision, Verdict
-from headrace.runtime.explain_style import STYLE
-from headrace.runtime.explain_words import (
+from headrace.runtime.explain.picture import picture, scale_words
+from headrace.runtime.explain.style import STYLE
+from headrace.runtime.explain.words import (
     MEANS,
     RULES,
     TYPES,
@@ -22,7 +23,6 @@ from headrace.runtime.explain_words import (
     task_reason,
     window_words,
 )
-from headrace.runtime.mask_picture import picture, scale_words
 from headrace.text import attention_text
 
 COLOURS = {

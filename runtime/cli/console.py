@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace import EXTRAS, debug
 from headrace.errors import HeadraceError, HeadraceWarning
-from headrace.runtime.tables import printable
+from headrace.runtime.explain.tables import printable
 
 WRONG, INTERRUPTED = 2, 130
 # Set before these libraries are imported: each reads its variable once.

@@ -10,11 +10,11 @@ import numpy as np
 
 import headrace
 from headrace.errors import InputError, TaskNotEnabledError
-from headrace.runtime.console import one_line
-from headrace.runtime.demo_decoder import write_decoder
-from headrace.runtime.explain import attention_table
-from headrace.runtime.explain_words import summary
-from headrace.runtime.tables import aligned, paragraph
+from headrace.runtime.cli.console import one_line
+from headrace.runtime.cli.demo_decoder import write_decoder
+from headrace.runtime.explain.report import attention_table
+from headrace.runtime.explain.tables import aligned, paragraph
+from headrace.runtime.explain.words import summary
 from headrace.runtime.weights import MODELS, folder
 
 SENTENCES = (

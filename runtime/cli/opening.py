@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError
-from headrace.runtime import console
-from headrace.runtime.cli_io import Request, chunks, write
+from headrace.runtime.cli import console
+from headrace.runtime.cli.lines import Request, chunks, write
 
 if TYPE_CHECKING:
     from headrace.runtime.api import Traced

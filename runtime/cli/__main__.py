@@ -1,0 +1,5 @@
+"""`python -m headrace.runtime.cli`."""
+
+from headrace.runtime.cli.app import main
+
+main()
