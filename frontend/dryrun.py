@@ -68,11 +68,11 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
 def _backbone(module: nn.Module, returned: list[tuple[nn.Module, Any]]) -> nn.Module:
     """Modules return from the inside out, so the last one with hidden rows is the outermost."""
     for candidate, output in reversed(returned):
-        found: Any = getattr(output, "last_hidden_state", None)
+        found: object = getattr(output, "last_hidden_state", None)
         if isinstance(found, Tensor) and found.dim() == 3:
             return candidate
-    output: Any = returned[-1][1]
-    if isinstance(output, Tensor) and output.dim() == 3:
+    whole: object = returned[-1][1]
+    if isinstance(whole, Tensor) and whole.dim() == 3:
         return module
     raise TraceError("No module in the model returns hidden rows [batch, sequence, width]; nothing can be served.")
 

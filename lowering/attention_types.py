@@ -83,7 +83,7 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
         raise AttentionTypeError(
             f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or "
             "was not made through transformers' mask interface, so its attention type cannot be told. Typed are causal "
-            "and bidirectional masks, whole or with a sliding window. An attention that can't be typed is never guessed."
+            "and bidirectional masks, whole or with a sliding window. What can't be typed is never guessed."
         )
     if cross:
         return AttentionType.ENCODER_DECODER

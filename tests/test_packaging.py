@@ -86,7 +86,7 @@ def test_links_point_home() -> None:
 
 
 def test_base_needs_neither_torch_nor_transformers() -> None:
-    names = {re.match(r"[\w-]+", line)[0] for line in configuration()["project"]["dependencies"]}  # type: ignore[index]
+    names = {re.match(r"[\w-]+", line)[0] for line in configuration()["project"]["dependencies"]}
     assert names == {"numpy", "tokenizers", "safetensors", "typer", "rich"}
 
 
