@@ -14,6 +14,8 @@ from headrace.frontend.served import Signature, call, first_tensor, hidden_rows,
 from headrace.ir import Head
 
 BATCH, LENGTH = 2, 7
+# What headless models return. A pooler is part of sequence heads, which have an output of their own.
+ROWS = frozenset({"last_hidden_state", "pooler_output"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     return DryRun(tuple(captured.calls), backbone, rows.shape[-1], vocabulary, head, width, note)
 
 
-def _backbone(module: nn.Module, returned: list[tuple[nn.Module, Any]]) -> nn.Module:
+def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn.Module:
     """Modules return from the inside out, so the last one with hidden rows is the outermost."""
     for candidate, output in reversed(returned):
         found: object = getattr(output, "last_hidden_state", None)
@@ -82,6 +84,8 @@ def read_head(output: Any, rows: Tensor, vocabulary: int, config: Any, module: n
     logits = getattr(output, "logits", None)
     if logits is None:
         tensor = first_tensor(output)
+        if more := _unserved(output):
+            return Head.OTHER, 0, f"the model returns {more} beside its hidden rows, which would be lost"
         if getattr(output, "last_hidden_state", None) is not None or tensor is None or tensor is rows:
             return Head.NONE, 0, ""
         if not isinstance(output, (Tensor, tuple, list)) or tensor.dim() not in (2, 3):
@@ -97,6 +101,12 @@ def read_head(output: Any, rows: Tensor, vocabulary: int, config: Any, module: n
     if width < vocabulary or (width == labels and not _has_vocabulary_head(module)):
         return Head.TOKEN, width, ""
     return (Head.CAUSAL_LM if _generates(module) else Head.MASKED_LM), width, ""
+
+
+def _unserved(output: Any) -> str:
+    """The tensors that a headless model returns beside hidden rows, e.g. a projection that is what it was made for."""
+    named = output.items() if hasattr(output, "items") else ()
+    return ", ".join(name for name, value in named if isinstance(value, Tensor) and name not in ROWS)
 
 
 def _has_vocabulary_head(module: nn.Module) -> bool:

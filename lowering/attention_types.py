@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from headrace.errors import AttentionTypeError
-from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, Stage, Window
+from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, RecurrentSpec, Stage, Window
 from headrace.ops import ATTENTION, MASK
 
 Operands = dict[str, Any]
@@ -19,7 +19,7 @@ NAMES = ("q", "k", "v", "mask", "bias", "sinks", "scale", "kind", "window", "sof
 
 @dataclass(frozen=True)
 class TypeAttention:
-    """Every attention node has a spec with its type, and no explicit claim of the config contradicts one."""
+    """Every attention and recurrent node has a spec, and no explicit claim of the config contradicts a type."""
 
     name: str = "type"
 
@@ -35,7 +35,24 @@ class TypeAttention:
             for order, node in enumerate(nodes)
         )
         _refuse_contradictions(program, specs)
-        return program.with_(attention=specs, stage=Stage.TYPED)
+        return program.with_(attention=specs, recurrent=_recurrent(program.graph), stage=Stage.TYPED)
+
+
+def _recurrent(exported: ExportedProgram) -> tuple[RecurrentSpec, ...]:
+    """What carries the sequence along beside attention: here, convolutions over tokens (contract B4)."""
+    given = [node for node in exported.graph.nodes if node.name in exported.graph_signature.user_inputs]
+    sequence = given[0].meta["val"].shape[1]
+    nodes = [node for node in exported.graph.nodes if node.target in CONVOLUTIONS and _runs_along(node, sequence)]
+    return tuple(RecurrentSpec(node.name, order, "convolution", provenance(node)) for order, node in enumerate(nodes))
+
+
+def _runs_along(node: fx.Node, sequence: Any) -> bool:
+    if not isinstance(sequence, torch.SymInt):
+        return False  # a frozen sequence is the verifier's to refuse
+    return any(
+        isinstance(size, torch.SymInt) and sequence.node.expr.free_symbols & size.node.expr.free_symbols
+        for size in node.meta["val"].shape[2:]
+    )
 
 
 def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
@@ -145,6 +162,7 @@ def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
         )
 
 
+CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
 SOFTMAX = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
 PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention"})
 # What may stand between a softmax and the product that it weighs.

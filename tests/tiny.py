@@ -107,6 +107,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             interleave_moe_layer_step=8,
         ),
     ),
+    "lfm2": ("Lfm2Config", decoder(layer_types=["conv", "full_attention"], block_multiple_of=8)),
     # These bypass transformers' attention interface; the last one convolves over the tokens besides.
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),

@@ -351,3 +351,10 @@ def test_leaves_the_rest_alone(traced):
     assert str(after.graph.graph) == text
     assert after.with_(attention=(), stage=Stage.TRACED) == before
     assert len(attention_nodes(after.graph)) == len(after.attention)
+
+
+def test_a_convolution_over_tokens_is_recurrent(analysed):
+    """B4: LFM2's short convolution carries the sequence along beside its attention."""
+    program = analysed("lfm2")
+    assert [node.operator for node in program.recurrent] == ["convolution"]
+    assert (program.route.rule, program.route.name) == ("B4", "HybridState")
