@@ -66,6 +66,19 @@ class BiasKind(StrEnum):
     TENSOR = "tensor"
 
 
+class DistanceBias(StrEnum):
+    """What is added to the scaled scores by the distance of query and key alone, so that no [T, T] tensor exists.
+
+    ALIBI: `-slope[head] * |key - query|`; the bias is [Hq], the slopes.
+    RELATIVE: `table[head, clamp(key - query, -reach, reach) + reach]`; the bias is [Hq, 2 * reach + 1], rows
+        contiguous. T5's and MPNet's buckets are one, since distances past the largest share a bucket.
+    """
+
+    NONE = "none"
+    ALIBI = "alibi"
+    RELATIVE = "relative"
+
+
 @dataclass(frozen=True)
 class AttentionSpec:
     """One attention node. `call_order` is its key: module paths may repeat where layers share weights."""
@@ -315,6 +328,13 @@ class Source:
     parameters: int
 
 
+class Layout(StrEnum):
+    """How the sequences of a batch lie: one a row and padded, or after one another in a single row."""
+
+    PADDED = "padded"
+    PACKED = "packed"
+
+
 class Stage(StrEnum):
     """How far a program has come; each verifier rule belongs to one."""
 
@@ -361,6 +381,7 @@ class Program:
     attention: tuple[AttentionSpec, ...] = ()
     recurrent: tuple[RecurrentSpec, ...] = ()
     padding: PaddingRule | None = None
+    layout: Layout = Layout.PADDED
     route: Route | None = None
     prefill: Prefill | None = None
     tasks: tuple[TaskDecision, ...] = ()

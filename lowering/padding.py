@@ -32,13 +32,14 @@ class MeasurePadding:
         alone, _ = graphs.run(program.graph, sample_inputs(program, length, length))
         padded, _ = graphs.run(program.graph, sample_inputs(program, length, padded_to))
         exact = all(
-            _same(one, two[:, :length] if output.kind in PER_TOKEN_OUTPUTS else two)
+            same(one, two[:, :length] if output.kind in PER_TOKEN_OUTPUTS else two)
             for output, one, two in zip(program.outputs, alone, padded, strict=True)
         )
         return program.with_(padding=PaddingRule.EXACT if exact else PaddingRule.UNPADDED)
 
 
-def _same(one: Tensor, two: Tensor) -> bool:
+def same(one: Tensor, two: Tensor) -> bool:
+    """Whether two runs agree, as far as their dtype allows: what crosses from a neighbour is much larger."""
     bound = BOUNDS.get(one.dtype, HALF_BOUND)
     return bool((one - two).abs().max() <= bound * one.abs().max())
 

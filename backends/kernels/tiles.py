@@ -7,24 +7,10 @@ in one sequence, or holds several short ones whole. Sequences are best given lon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-
-class Bias(StrEnum):
-    """What is added to the scaled scores by the distance of query and key alone, so that no [T, T] tensor exists.
-
-    ALIBI: `-slope[head] * |key - query|`; the bias is [Hq], the slopes.
-    RELATIVE: `table[head, clamp(key - query, -reach, reach) + reach]`; the bias is [Hq, 2 * reach + 1], rows
-        contiguous. T5's and MPNet's buckets are one, since distances past the largest share a bucket.
-    """
-
-    NONE = "none"
-    ALIBI = "alibi"
-    RELATIVE = "relative"
 
 
 class TileList(NamedTuple):

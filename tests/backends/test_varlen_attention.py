@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from headrace import ops
+from headrace.backends.kernels import ops as _registered  # noqa: F401 - puts the kernel behind the operator
 from headrace.backends.kernels import tiles, tuning
-from headrace.backends.kernels.ops import ATTENTION_VARLEN, attention_varlen, distance_bias
-from headrace.backends.kernels.tiles import Bias
+from headrace.ir import DistanceBias as Bias
 from headrace.ir import Window
+from headrace.packed_ops import ATTENTION_VARLEN, attention_varlen, distance_bias
 
 ROOT = Path(__file__).parents[2]
 BOTH, CAUSAL = "bidirectional", "causal"

@@ -1,0 +1,137 @@
+"""Rewrite a padded program to a packed one: no padding is ever computed.
+
+The sequences of a batch follow one another in a single row of T tokens, and `cu_seqlens` says where each begins.
+Every attention becomes `attention_varlen`, the mask nodes die, and pooling gathers by `cu_seqlens`. Nothing else in
+the graph changes: what works on tokens one by one does not see where a sequence ends.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+from torch.export import Dim
+
+from headrace import graphs
+from headrace.errors import TraceError
+from headrace.ir import PER_TOKEN_OUTPUTS, DistanceBias, Layout, Program
+from headrace.lowering.attention_types import operands
+from headrace.lowering.padding import same
+from headrace.ops import ATTENTION, POOL
+from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
+
+PADDING, OFFSETS = "attention_mask", "cu_seqlens"
+LENGTHS = (3, 5, 2)
+# A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
+TYPICAL = 128
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The program takes `[1, T]` tokens and `cu_seqlens`, computes no padding, and answers as each sequence alone."""
+
+    name: str = "pack"
+
+    def __call__(self, program: Program) -> Program:
+        """Swap the nodes that know of sequences, export what that leaves, and hold it against the padded program.
+
+        Raises:
+            TraceError: an attention has a bias that is a tensor of its own, or state crosses from one sequence to the
+                next.
+        """
+        if program.recurrent:
+            carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.recurrent)
+            raise TraceError(f"{carriers} would carry state from one sequence of a packed batch to the next.")
+        module = graphs.flat_module(program.graph)
+        _swap(module.graph)
+        module.recompile()
+        names = tuple(name for name in program.inputs if name != PADDING)
+        inputs = packed_inputs(program, names, LENGTHS)
+        # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
+        tokens = Dim("tokens", min=2)
+        shapes = {name: {1: tokens} for name in names} | {OFFSETS: {0: Dim("offsets", min=3)}}
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
+            exported = torch.export.export(module, (), kwargs=inputs, dynamic_shapes=shapes, strict=False)
+            exported = exported.run_decompositions({})
+        packed = program.with_(exported=exported, inputs=(*names, OFFSETS), layout=Layout.PACKED)
+        _compare(program, packed)
+        return packed
+
+
+def _swap(graph: fx.Graph) -> None:
+    named = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    last = list(named.values())[-1]
+    with graph.inserting_after(last):
+        offsets = graph.placeholder(OFFSETS)
+    for node in list(graph.nodes):
+        if node.target is ATTENTION:
+            _replace(graph, node, _attention(graph, node, offsets))
+        elif node.target is POOL:
+            with graph.inserting_before(node):
+                new = graph.call_function(POOL_VARLEN, (node.args[0], offsets, node.args[2]))
+            _replace(graph, node, new)
+    for node in list(graph.nodes):
+        # An assertion has an effect, so it would keep alive what it looks at.
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            graph.erase_node(node)
+    padding = named[PADDING]
+    with graph.inserting_after(offsets):
+        # Every token of a packed row is real. What still reads the padding (sizes, a product with it) sees ones.
+        ones = graph.call_function(torch.ops.aten.ones_like.default, (named["input_ids"],))
+    padding.replace_all_uses_with(ones)
+    graph.erase_node(padding)
+    graph.eliminate_dead_code()
+
+
+def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:
+    old.replace_all_uses_with(new)
+    graph.erase_node(old)
+
+
+def _attention(graph: fx.Graph, node: fx.Node, offsets: fx.Node) -> fx.Node:
+    """[1, H, T, D] operands to the operator's [T, H, D], and its answer back to [1, T, H, Dv]."""
+    args = operands(node)
+    if args["bias"] is not None:
+        raise TraceError(f"{node.name} adds a bias of the shape of its scores, which a packed program does not have.")
+    with graph.inserting_before(node):
+        rows = [
+            graph.call_function(
+                torch.ops.aten.transpose.int, (graph.call_function(torch.ops.aten.select.int, (args[x], 0, 0)), 0, 1)
+            )
+            for x in "qkv"
+        ]
+        form = (args["scale"], args["kind"], args["window"], args["softcap"], DistanceBias.NONE.value, TYPICAL)
+        out = graph.call_function(ATTENTION_VARLEN, (*rows, offsets, args["sinks"], None, *form))
+        return graph.call_function(torch.ops.aten.unsqueeze.default, (out, 0))
+
+
+def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Sequences of those lengths after one another: `[1, T]` by name, and `cu_seqlens`."""
+    place = torch.cat([torch.arange(length) for length in lengths])[None]
+    rows = {
+        "input_ids": (torch.arange(place.shape[1])[None] * 7 + 3) % program.vocabulary,
+        "position_ids": place + program.positions.offset,
+        "token_type_ids": torch.zeros_like(place),
+    }
+    offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    return {name: rows[name] for name in names} | {OFFSETS: offsets}
+
+
+@torch.no_grad()
+def _compare(padded: Program, packed: Program) -> None:
+    """Each sequence of a packed batch must answer as the padded program answers it alone."""
+    inputs = packed_inputs(padded, packed.inputs[:-1], LENGTHS)
+    (together,), _ = graphs.run(packed.graph, inputs)
+    per_token = packed.outputs[0].kind in PER_TOKEN_OUTPUTS
+    begin = 0
+    for row, length in enumerate(LENGTHS):
+        one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
+        one[PADDING] = torch.ones_like(one["input_ids"])
+        (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.inputs})
+        got = together[:, begin : begin + length] if per_token else together[row : row + 1]
+        if not same(alone, got):
+            raise TraceError("State crosses from one sequence of a packed batch to the next: it can't be packed.")
+        begin += length

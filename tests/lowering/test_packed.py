@@ -1,0 +1,101 @@
+"""Packed programs: each sequence answers as it does alone, whatever lies beside it in the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from headrace import graphs
+from headrace.errors import TraceError
+from headrace.ir import Layout, PoolKind, Task
+from headrace.lowering.packed import OFFSETS, PADDING, Pack, packed_inputs
+from headrace.lowering.pipeline import prepare
+from headrace.ops import ATTENTION, MASK, POOL, pool_rows
+from headrace.packed_ops import ATTENTION_VARLEN, pool_packed
+
+LENGTHS = (5, 17, 3, 11, 1, 12)
+CASES = {
+    "bert": ("AutoModel", "embed"),
+    "roberta": ("AutoModelForSequenceClassification", "classify"),
+    "modernbert": ("AutoModelForTokenClassification", "token_classify"),
+    "gemma3-bidirectional": ("AutoModel", "embed"),
+    "qwen3": ("AutoModel", "embed"),
+    "mistral": ("AutoModel", "embed"),
+    "llama": ("AutoModelForSequenceClassification", "classify"),
+    "gpt-oss": ("AutoModel", "embed"),
+    "gpt2": ("AutoModel", "embed"),
+}
+
+
+def packed(analysed: Any, name: str) -> tuple[Any, Any]:
+    head, task = CASES[name]
+    padded = prepare(analysed(name, head), Task(task))
+    return padded, Pack()(padded)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_sequence_answers_as_alone(name: str, analysed: Any) -> None:
+    """P15, and more tokens in the row than the model has positions."""
+    padded, program = packed(analysed, name)
+    inputs = packed_inputs(program, program.inputs[:-1], LENGTHS)
+    (together,), _ = graphs.run(program.graph, inputs)
+    per_token = CASES[name][1] == "token_classify"
+    begin = 0
+    for row, length in enumerate(LENGTHS):
+        one = {key: value[:, begin : begin + length] for key, value in inputs.items() if key != OFFSETS}
+        one[PADDING] = torch.ones_like(one["input_ids"])
+        (alone,), _ = graphs.run(padded.graph, {key: one[key] for key in padded.inputs})
+        got = together[:, begin : begin + length] if per_token else together[row : row + 1]
+        torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
+        begin += length
+
+
+def test_what_is_left_of_the_graph(analysed: Any) -> None:
+    padded, program = packed(analysed, "bert")
+    targets = [node.target for node in program.graph.graph.nodes]
+    assert targets.count(ATTENTION_VARLEN) == len(padded.attention)
+    assert not {ATTENTION, MASK, POOL} & set(targets)
+    assert (program.layout, padded.layout) == (Layout.PACKED, Layout.PADDED)
+    assert program.inputs == ("input_ids", "position_ids", "token_type_ids", OFFSETS)
+
+
+def test_p8_positions_begin_anew(analysed: Any) -> None:
+    """P8: the RoBERTa family starts past its padding id in every sequence."""
+    inputs = packed_inputs(analysed("roberta"), ("position_ids",), (3, 5))
+    assert inputs["position_ids"].tolist() == [[2, 3, 4, 2, 3, 4, 5, 6]]
+    assert inputs[OFFSETS].tolist() == [0, 3, 8]
+
+
+def test_state_between_tokens_is_not_packed(analysed: Any) -> None:
+    """A convolution over tokens would read the sequence before."""
+    padded = prepare(analysed("lfm2"), Task.EMBED)
+    with pytest.raises(TraceError, match=r"conv1d .* would carry state"):
+        Pack()(padded)
+
+
+def test_a_crossing_that_no_node_shows_is_seen(analysed: Any) -> None:
+    """The packed graph is run beside the padded one: here its attention is made to see the whole row."""
+    padded = prepare(analysed("bert"), Task.EMBED)
+
+    def widen(graph: Any) -> None:
+        for node in graph.nodes:
+            if node.target is torch.ops.aten.layer_norm.default:
+                with graph.inserting_after(node):
+                    mixed = graph.call_function(torch.ops.aten.cumsum.default, (node, 1))
+                node.replace_all_uses_with(mixed)
+                mixed.args = (node, 1)
+                mixed.meta = dict(node.meta)
+                return
+
+    with pytest.raises(TraceError, match="State crosses"):
+        Pack()(padded.with_(exported=graphs.rewrite(padded.graph, widen)))
+
+
+@pytest.mark.parametrize("kind", list(PoolKind))
+def test_pooling_equals_the_padded_kind(kind: PoolKind) -> None:
+    rows = torch.randn(1, sum(LENGTHS), 6, generator=torch.Generator().manual_seed(0))
+    offsets = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
+    alone = [pool_rows(part, torch.ones(part.shape[:2]), kind) for part in rows.split(LENGTHS, dim=1)]
+    torch.testing.assert_close(pool_packed(rows, offsets, kind), torch.cat(alone), atol=1e-6, rtol=1e-6)
