@@ -84,9 +84,10 @@ def read_head(output: Any, rows: Tensor, vocabulary: int, config: Any, module: n
     logits = getattr(output, "logits", None)
     if logits is None:
         tensor = first_tensor(output)
-        if more := _unserved(output):
+        headless = getattr(output, "last_hidden_state", None) is not None
+        if headless and (more := _unserved(output)):
             return Head.OTHER, 0, f"the model returns {more} beside its hidden rows, which would be lost"
-        if getattr(output, "last_hidden_state", None) is not None or tensor is None or tensor is rows:
+        if headless or tensor is None or tensor is rows:
             return Head.NONE, 0, ""
         if not isinstance(output, (Tensor, tuple, list)) or tensor.dim() not in (2, 3):
             names = ", ".join(output.keys()) if hasattr(output, "keys") else output.__class__.__name__

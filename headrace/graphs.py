@@ -119,7 +119,7 @@ def _drop_unused_weights(exported: ExportedProgram, graph: fx.Graph) -> frozense
 def flat_module(exported: ExportedProgram) -> fx.GraphModule:
     """The graph as a module that holds its weights, takes its inputs by position and checks none of them."""
     module = exported.module(check_guards=False)
-    module.graph.set_codegen(fx.graph.CodeGen())  # type: ignore[no-untyped-call]
+    module.graph.set_codegen(fx.graph.CodeGen())
     flat = fx.GraphModule(module, module.graph)
     for node in list(flat.graph.nodes):
         if node.op == "call_module" and "guard" in str(node.target):
