@@ -46,10 +46,15 @@ def read_labels(config: Any, head: Head, width: int) -> Labels | None:
     if head not in (Head.SEQUENCE, Head.TOKEN):
         return None
     named = {int(key): str(value) for key, value in (getattr(config, "id2label", None) or {}).items()}
-    names = tuple(named.get(i, f"LABEL_{i}") for i in range(width))
+    names = _distinct([named.get(i, f"LABEL_{i}") for i in range(width)])
     if head is Head.TOKEN:
         return Labels(names, Activation.SOFTMAX, "one label a token")
     return Labels(names, *_activation(config, width))
+
+
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    """Labels that share a name are numbered, so that no score is lost under another's name."""
+    return tuple(f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names))
 
 
 def _activation(config: Any, width: int) -> tuple[Activation, str]:

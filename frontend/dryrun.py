@@ -61,9 +61,14 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
             hook.remove()
     backbone = _backbone(module, returned)
     rows = next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+    if rows.dim() != 3:
+        raise TraceError(
+            f"The model's hidden rows have the shape {list(rows.shape)}; [batch, sequence, width] is served."
+        )
     if not torch.isfinite(rows).all():
         raise non_finite("The model's own forward on plain tokens", str(rows.dtype).removeprefix("torch."))
-    head, width, note = read_head(output, rows, vocabulary, config, module)
+    inner = [logits for _, out in returned if (logits := getattr(out, "logits", None)) is not None]
+    head, width, note = read_head(output, rows, vocabulary, config, module, inner)
     return DryRun(tuple(captured.calls), backbone, rows.shape[-1], vocabulary, head, width, note)
 
 
@@ -79,7 +84,9 @@ def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn
     raise TraceError("No module in the model returns hidden rows [batch, sequence, width]; nothing can be served.")
 
 
-def read_head(output: Any, rows: Tensor, vocabulary: int, config: Any, module: nn.Module) -> tuple[Head, int, str]:
+def read_head(
+    output: Any, rows: Tensor, vocabulary: int, config: Any, module: nn.Module, inner: list[Any]
+) -> tuple[Head, int, str]:
     """Tell the head by the shape of what the model returns: [B, C], [B, S, C] or [B, S, vocabulary]."""
     logits = getattr(output, "logits", None)
     if logits is None:
@@ -92,6 +99,9 @@ def read_head(output: Any, rows: Tensor, vocabulary: int, config: Any, module: n
         if not isinstance(output, (Tensor, tuple, list)) or tensor.dim() not in (2, 3):
             names = ", ".join(output.keys()) if hasattr(output, "keys") else output.__class__.__name__
             return Head.OTHER, 0, f"the model returns {names}; served are logits and hidden rows"
+        if tensor.shape[-1] == rows.shape[-1] and not any(tensor is one for one in inner):
+            what = f"a bare tensor of shape {list(tensor.shape)}, as wide as the hidden rows"
+            return Head.OTHER, 0, f"the module returns {what}: logits or vectors? Return .logits or .last_hidden_state"
         logits = tensor
     width = int(logits.shape[-1])
     if logits.shape[:-1] == rows.shape[:1]:

@@ -136,6 +136,8 @@ def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
 
 def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]:
     path = folder / "config.json"
+    if (folder / "headrace.json").is_file() and not path.is_file():
+        raise LoadError(f"{folder} is a compiled model that was saved: read it back with headrace.load.")
     if not path.is_file():
         raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
     with _readable(path):

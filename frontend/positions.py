@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from headrace import graphs
-from headrace.errors import TraceError
+from headrace.errors import TraceError, non_finite
 from headrace.frontend.dryrun import special_ids
 from headrace.frontend.served import Signature, call, hidden_rows, positions, sample
 from headrace.ir import Limits, Positions, PositionSource
@@ -32,6 +32,8 @@ def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary
     inputs = sample(1, LENGTH, vocabulary, special_ids(config))
     with torch.no_grad():
         alone = _answer(call(module, signature, inputs))
+        if not torch.isfinite(alone).all():
+            raise non_finite("The model's own forward on plain tokens", str(alone.dtype).removeprefix("torch."))
         pad = getattr(config, "pad_token_id", None)
         for offset in dict.fromkeys((0, *([pad + 1] if isinstance(pad, int) and pad >= 0 else []), 1, 2)):
             try:
@@ -86,7 +88,12 @@ def _graph_table(exported: ExportedProgram, token: int) -> int | None:
 
     Rows below the first index (RoBERTa, OPT) are for no position.
     """
-    lookups = [node for node in exported.graph.nodes if node.target is torch.ops.aten.embedding.default]
+    lookups = [
+        node
+        for node in exported.graph.nodes
+        # One index a token: a pair of positions (T5's relative bias) looks up a distance.
+        if node.target is torch.ops.aten.embedding.default and _repeats(node.args[1]) < 2
+    ]
     short, long = (_highest(exported, lookups, token, length) for length in GRAPH_LENGTHS)
     grown = GRAPH_LENGTHS[1] - GRAPH_LENGTHS[0]
     return min(
@@ -96,6 +103,21 @@ def _graph_table(exported: ExportedProgram, token: int) -> int | None:
             if higher == high + grown
         ),
         default=None,
+    )
+
+
+def _repeats(index: torch.fx.Node) -> int:
+    """How often one symbolic size stands in the index's shape: 1 where there is one index a token."""
+    sizes = [str(size) for size in index.meta["val"].shape if isinstance(size, torch.SymInt)]
+    return max((sizes.count(size) for size in sizes), default=0)
+
+
+def read_table(exported: ExportedProgram, name: str) -> int | None:
+    """The rows of the table that an input indexes directly, None without one."""
+    given = next((node for node in exported.graph.nodes if node.name == name), None)
+    users = given.users if given is not None else ()
+    return next(
+        (int(u.args[0].meta["val"].shape[0]) for u in users if u.target is torch.ops.aten.embedding.default), None
     )
 
 

@@ -95,6 +95,8 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     if not (folder / "modules.json").is_file():
         return None
     listed = _read(folder / "modules.json")
+    if not listed:
+        raise LoadError(f"{folder}/modules.json lists no module; known are {KNOWN}.")
     kinds = [str(entry["type"]).rsplit(".", 1)[-1] for entry in listed]
     # A class of the same name in anybody's own module is another one.
     known = {entry["type"] for entry in listed if str(entry["type"]).startswith("sentence_transformers.")}

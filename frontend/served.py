@@ -34,12 +34,17 @@ def signature(module: nn.Module) -> Signature:
     """Read the inputs off `forward`; a wrapper with `**kwargs` is read through to the module inside.
 
     Raises:
-        TraceError: nothing in the module takes token ids.
+        TraceError: nothing in the module takes token ids, or it takes a decoder's besides.
     """
     forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
     outer, takers = forwards[0], [names for names in forwards if "input_ids" in names]
     if not takers:
         raise TraceError("No forward in the module takes input_ids: Headrace serves models that read token ids.")
+    if "decoder_input_ids" in outer or (outer is not takers[0] and "decoder_input_ids" in takers[0]):
+        raise TraceError(
+            "The model is an encoder-decoder (its forward takes decoder_input_ids), which this version does not serve. "
+            "Give its encoder alone, e.g. T5EncoderModel, or a model that reads one sequence of token ids."
+        )
     # What an open-ended forward does not name it passes on: the first to name the most says what is accepted.
     parameters = max(takers, key=lambda names: sum(name in names for name in FED))
     inputs = tuple(name for name in FED if name in parameters)

@@ -21,7 +21,7 @@ from headrace.frontend.dryrun import DryRun, dry_run, special_ids
 from headrace.frontend.heads import cut_rows
 from headrace.frontend.interface import capture, evaluating
 from headrace.frontend.load import Checkpoint
-from headrace.frontend.positions import find_limits, find_offset, read_positions, without_added_types
+from headrace.frontend.positions import find_limits, find_offset, read_positions, read_table, without_added_types
 from headrace.frontend.sentence import Pool
 from headrace.frontend.served import Served, Signature, positions, sample, signature
 from headrace.ir import (
@@ -92,6 +92,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         outputs=_described(exported, kinds),
         head=seen.head,
         vocabulary=seen.vocabulary,
+        token_types=read_table(exported, "token_type_ids"),
         head_note=seen.note,
         head_rows=rows,
         positions=where,
@@ -178,8 +179,9 @@ def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedP
             debug.say(debug.CODE, f"torch.export: {error}")
             first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
             raise TraceError(
-                f"The model's code cannot be exported with a dynamic batch and sequence: {first} (HEADRACE_DEBUG=4 "
-                "shows the whole of torch.export's message.)"
+                "The model's code cannot be exported with a dynamic batch and sequence: something in it fixes a "
+                "length, as a loop over tokens does (recurrent models, which this version does not serve, and some "
+                f"older ones). torch.export says: {first} (HEADRACE_DEBUG=4 shows its whole message.)"
             ) from error
 
 
@@ -193,10 +195,13 @@ def _cut(
 
 
 def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...]) -> tuple[Output, ...]:
-    return tuple(
-        Output(kind.value, kind, int(node.meta["val"].shape[-1]))
-        for kind, node in zip(kinds, graphs.outputs_of(exported), strict=True)
-    )
+    outputs = []
+    for kind, node in zip(kinds, graphs.outputs_of(exported), strict=True):
+        width = node.meta["val"].shape[-1]
+        if isinstance(width, torch.SymInt):
+            raise TraceError(f"The last dimension of {kind} follows the length of the text; a fixed width is served.")
+        outputs.append(Output(kind.value, kind, int(width)))
+    return tuple(outputs)
 
 
 def _declared_default(checkpoint: Checkpoint) -> Task | None:

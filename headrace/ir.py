@@ -351,6 +351,7 @@ class Program:
         exported: the graph, None where only the facts were read back from a manifest.
         inputs: names of the graph's inputs, in order; all int64 of shape [batch, sequence].
         vocabulary: token ids lie below it.
+        token_types: token type ids lie below it; None where nothing bounds them.
         dtype: the dtype that the weights and activations run in, as torch names it.
         missing: parameters that the checkpoint lacked; refused once a served output reads one.
         declared_tasks: what sentence-transformers modules add to the head's offer.
@@ -364,6 +365,7 @@ class Program:
     outputs: tuple[Output, ...]
     head: Head
     vocabulary: int
+    token_types: int | None
     positions: Positions
     limits: Limits
     text: TextRules = TextRules()

@@ -147,7 +147,11 @@ def provenance(node: fx.Node) -> str:
 
 def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
     """A softmax between two products is an attention that bypassed the interface; so is a count that differs."""
-    hidden = [node for node in program.graph.graph.nodes if node.target in SOFTMAX and _weighs(node)]
+    hidden = [
+        node
+        for node in program.graph.graph.nodes
+        if (node.target in SOFTMAX and _weighs(node)) or getattr(node.target, "_opname", "") in FUSED
+    ]
     if hidden:
         places = ", ".join(sorted({provenance(node) for node in hidden})[:4])
         raise AttentionTypeError(
@@ -162,6 +166,10 @@ def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
         )
 
 
+# Attention as one operator of torch, called past the interface.
+FUSED = frozenset(
+    {"scaled_dot_product_attention", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "flex_attention"}
+)
 CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
 SOFTMAX = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
 PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention"})

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace import graphs
+from headrace.errors import TraceError
 from headrace.ir import PER_TOKEN_OUTPUTS, PaddingRule, Program
 
 LENGTH, PADDED = 5, 9
@@ -30,12 +31,26 @@ class MeasurePadding:
         if length < 1:
             return program.with_(padding=PaddingRule.UNPADDED)
         alone, _ = graphs.run(program.graph, sample_inputs(program, length, length))
+        _refuse_mixed_rows(program, alone, length)
         padded, _ = graphs.run(program.graph, sample_inputs(program, length, padded_to))
         exact = all(
             same(one, two[:, :length] if output.kind in PER_TOKEN_OUTPUTS else two)
             for output, one, two in zip(program.outputs, alone, padded, strict=True)
         )
         return program.with_(padding=PaddingRule.EXACT if exact else PaddingRule.UNPADDED)
+
+
+def _refuse_mixed_rows(program: Program, alone: tuple[Tensor, ...], length: int) -> None:
+    """A text must not answer otherwise because of what else is in its batch; no padding is needed to see that."""
+    inputs = sample_inputs(program, length, length)
+    others = {name: value.clone() for name, value in inputs.items()}
+    others["input_ids"] = (others["input_ids"] + 5) % program.vocabulary
+    together, _ = graphs.run(program.graph, {name: torch.cat([inputs[name], others[name]]) for name in inputs})
+    if not all(same(one, two[:1]) for one, two in zip(alone, together, strict=True)):
+        raise TraceError(
+            "A text's answer changes with what else is in its batch: the model mixes the rows of a batch, so no text "
+            "can be answered as it is alone."
+        )
 
 
 def same(one: Tensor, two: Tensor) -> bool:

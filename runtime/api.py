@@ -233,6 +233,8 @@ def _prefill(prefill: str | None) -> Prefill | None:
 def _pools(pooling: str | tuple[str, ...] | None) -> tuple[PoolKind, ...] | None:
     if pooling is None:
         return None
+    if not isinstance(pooling, (str, tuple, list)) or not pooling:
+        raise InputError(f"pooling is {pooling!r}; the name of a kind, or several in a tuple, is accepted.")
     return tuple(pool_kind(name) for name in ([pooling] if isinstance(pooling, str) else pooling))
 
 

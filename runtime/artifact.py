@@ -40,9 +40,14 @@ def save(model: CompiledModel, folder: Path) -> Path:
         ArtifactError: the folder exists and is no saved model, so replacing it would lose something.
     """
     folder = folder.expanduser().absolute()
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
     if folder.exists() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
         raise ArtifactError(f"{folder} exists and is no saved model. Choose a new folder; nothing was written.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"{folder.parent} cannot be made: {error.strerror}. Nothing was written.") from error
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         work = Path(temporary) / "model"
         work.mkdir()

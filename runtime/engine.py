@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headrace.backends.interface import Backend, Executable
-from headrace.errors import ArtifactError, HeadraceWarning, TargetError
+from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, OutputKind, Program, Task
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.select import answering
@@ -103,6 +103,8 @@ class Engine:
         Raises:
             NonFiniteError: an answer holds a NaN or an infinity.
         """
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
         per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
         lengths = [len(request.ids) for request in requests]

@@ -112,6 +112,8 @@ class CompiledModel:
     ) -> list[Array]:
         """Raw outputs for token ids, one array a request: logits, vectors or rows before activation and labels.
 
+        Requests may differ in length and hold no padding: every id that is given counts as text.
+
         Returns:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
         """
@@ -157,7 +159,7 @@ class CompiledModel:
     ) -> Array:
         """`embed`, for texts whose numbers in messages begin at `first`."""
         width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
-        if dimensions is not None and not 0 < dimensions <= width:
+        if dimensions is not None and (not isinstance(dimensions, int) or not 0 < dimensions <= width):
             raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
         encoded = self._texts.encode(texts, truncate=truncate, prompt=prompt, first=first)
         rows = self.engine.run(Task.EMBED, encoded, batch_size, progress)
@@ -194,7 +196,10 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label."""
-        found = self._classified(Task.SCORE, _listed(pairs), truncate, batch_size, progress)
+        listed = _listed(pairs)
+        if single := next((one for one in listed if not isinstance(one, (tuple, list)) or len(one) != 2), None):
+            raise InputError(f"score takes pairs of texts, as tuples of two; met {single!r:.80}.")
+        found = self._classified(Task.SCORE, listed, truncate, batch_size, progress)
         return [classification.score for classification in found]
 
     def rank(self, query: str, documents: Iterable[str], **options: Any) -> list[Ranked]:

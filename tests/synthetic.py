@@ -69,6 +69,7 @@ def facts(*types: AttentionType, **changes: Any) -> Program:
         "outputs": (Output("hidden", OutputKind.HIDDEN, 8),),
         "head": Head.NONE,
         "vocabulary": 96,
+        "token_types": 2,
         "positions": Positions(PositionSource.INPUT),
         "limits": Limits(None, "nothing bounds it"),
         "attention": specs(*types),

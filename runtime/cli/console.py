@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -73,6 +74,9 @@ def _failed(error: Exception) -> int:
         return WRONG
     if isinstance(error, HeadraceError):
         note(option_words(one_line(str(error))))
+        return WRONG
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        note(f"the answers cannot be written: {error.strerror}")
         return WRONG
     if isinstance(error, ImportError) and (library := (error.name or "").split(".")[0]) in EXTRAS:
         note(f'this command needs {library}, which is not installed: pip install "headrace[{EXTRAS[library]}]"')

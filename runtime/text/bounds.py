@@ -30,8 +30,8 @@ def find_bound(tokenizer: Any, program: Program, max_length: int | None, token_b
     """
     hard = Bound(program.limits.length, program.limits.why)
     for name, limit in (("max_length", max_length), ("token_budget", token_budget)):
-        if limit is not None and limit < 1:
-            raise InputError(f"{name} is {limit}; 1 and above are accepted.")
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise InputError(f"{name} is {limit!r}; an int of 1 and above is accepted.")
     if max_length is not None and hard.length is not None and max_length > hard.length:
         raise InputError(
             f"max_length is {max_length}, but the model reads at most {hard.length} tokens ({hard.why}). Pass at most "

@@ -253,6 +253,8 @@ def check_ids(
     types = [_integers(row, f"{TYPES}[{number}]") for number, row in enumerate(token_type_ids)]
     if [len(row) for row in types] != [len(row) for row in rows] or any(row.min() < 0 for row in types):
         raise InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")
+    if program.token_types is not None and any(row.max() >= program.token_types for row in types):
+        raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
     return [Encoded(row.astype(np.int64), kind.astype(np.int64)) for row, kind in zip(rows, types, strict=True)]
 
 
@@ -287,6 +289,14 @@ def _prompt(program: Program, prompt: str | None) -> str:
         raise InputError(
             f"The model's default prompt {name!r} is not among its prompts ({', '.join(known) or 'none'}). Pass "
             'prompt="" to go without one.'
+        )
+    if not isinstance(prompt, str):
+        raise InputError(f"prompt is {prompt!r:.80}; a prompt's name or its text is accepted.")
+    if known and prompt:
+        warnings.warn(
+            f"prompt={prompt!r:.80} is none of the model's prompts ({', '.join(known)}) and is taken as a text.",
+            HeadraceWarning,
+            stacklevel=5,
         )
     return prompt
 

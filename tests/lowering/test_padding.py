@@ -23,7 +23,10 @@ class Wrapper(nn.Module):
         output = self.inner(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, token_type_ids=token_type_ids
         )
-        return self.over(output.last_hidden_state, attention_mask)
+        rows = self.over(output.last_hidden_state, attention_mask)
+        if rows.dim() == 3:  # as a model returns them; a pooled vector stays bare
+            output.last_hidden_state = rows
+        return output if rows.dim() == 3 else rows
 
 
 class Convolution(nn.Module):
@@ -81,7 +84,7 @@ def test_a_pooled_output_counts_too():
 
     class Sum(nn.Module):
         def forward(self, rows, attention_mask):
-            return rows.sum(1)
+            return rows.sum(1)[:, :3]
 
     assert measured(Sum()) is PaddingRule.UNPADDED
 
