@@ -365,9 +365,9 @@ class Program:
     outputs: tuple[Output, ...]
     head: Head
     vocabulary: int
-    token_types: int | None
     positions: Positions
     limits: Limits
+    token_types: int | None = None
     text: TextRules = TextRules()
     labels: Labels | None = None
     pooling: Pooling | None = None

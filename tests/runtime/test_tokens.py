@@ -405,7 +405,7 @@ def test_nothing_bounds_a_model_without_limits() -> None:
 def test_limits_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="max_length is 600, but the model reads at most 512 tokens"):
         Texts(wordpiece(), limited(512), max_length=600)
-    with pytest.raises(InputError, match="token_budget is 0; 1 and above"):
+    with pytest.raises(InputError, match="token_budget is 0; an int of 1 and above"):
         Texts(wordpiece(), limited(512), token_budget=0)
 
 
