@@ -45,4 +45,4 @@ class Cpu:
 
     def load(self, path: Path, program: Program) -> Compiled:
         """Load a saved package; needs no compiler."""
-        return Compiled(path, program.inputs)
+        return Compiled(path, program.input_names)

@@ -109,7 +109,7 @@ def compile_program(program: Program) -> Compiled:
         lowered = program.graph.run_decompositions(DECOMPOSITIONS)
         torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
     debug.say(debug.CODE, f"compiled package: {package}")
-    return Compiled(package, program.inputs, keep=folder)
+    return Compiled(package, program.input_names, keep=folder)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from headrace.frontend.sentence import Pool
 from headrace.frontend.served import Served, Signature, positions, sample, signature
 from headrace.ir import (
     Head,
+    Input,
     MaskKind,
     Output,
     OutputKind,
@@ -88,7 +89,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         source=_source(checkpoint),
         stage=Stage.TRACED,
         dtype=str(next(p.dtype for p in module.parameters() if p.is_floating_point())).removeprefix("torch."),
-        inputs=graphs.inputs_of(exported),
+        inputs=tuple(Input(name) for name in graphs.inputs_of(exported)),
         outputs=_described(exported, kinds),
         head=seen.head,
         vocabulary=seen.vocabulary,

@@ -328,6 +328,25 @@ class Source:
     parameters: int
 
 
+class Axis(NamedTuple):
+    """One dimension of an input: its size where it is fixed, None where each call brings its own."""
+
+    name: str
+    size: int | None = None
+
+
+BATCH, SEQUENCE = Axis("batch"), Axis("sequence")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of the graph. Inputs that share a dynamic axis share its size in a call."""
+
+    name: str
+    dtype: str = "int64"
+    axes: tuple[Axis, ...] = (BATCH, SEQUENCE)
+
+
 class Layout(StrEnum):
     """How the sequences of a batch lie: one a row and padded, or after one another in a single row."""
 
@@ -349,7 +368,7 @@ class Program:
 
     Attributes:
         exported: the graph, None where only the facts were read back from a manifest.
-        inputs: names of the graph's inputs, in order; all int64 of shape [batch, sequence].
+        inputs: the graph's inputs, in order.
         vocabulary: token ids lie below it.
         token_types: token type ids lie below it; None where nothing bounds them.
         dtype: the dtype that the weights and activations run in, as torch names it.
@@ -361,7 +380,7 @@ class Program:
     source: Source
     stage: Stage
     dtype: str
-    inputs: tuple[str, ...]
+    inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     head: Head
     vocabulary: int
@@ -395,6 +414,11 @@ class Program:
     def output(self, kind: OutputKind) -> Output | None:
         """The output of that kind, if the graph has one."""
         return next((output for output in self.outputs if output.kind is kind), None)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the graph's inputs, in order."""
+        return tuple(given.name for given in self.inputs)
 
     @property
     def graph(self) -> ExportedProgram:

@@ -15,7 +15,7 @@ def program_text(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     yield f"program ({program.stage}, {program.dtype})"
-    yield f"  inputs     {', '.join(program.inputs)}"
+    yield f"  inputs     {', '.join(program.input_names)}"
     for output in program.outputs:
         yield f"  output     {output.name}: {output.kind}[{output.width}]"
     rows = f", rows: {program.head_rows}" if program.head_rows else ""

@@ -16,13 +16,14 @@ from torch.export import Dim
 
 from headrace import graphs
 from headrace.errors import TraceError
-from headrace.ir import PER_TOKEN_OUTPUTS, DistanceBias, Layout, Program
+from headrace.ir import PER_TOKEN_OUTPUTS, Axis, DistanceBias, Input, Layout, Program
 from headrace.lowering.attention_types import operands
 from headrace.lowering.padding import same
 from headrace.ops import ATTENTION, POOL
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
 
 PADDING, OFFSETS = "attention_mask", "cu_seqlens"
+ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
 LENGTHS = (3, 5, 2)
 # A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
 TYPICAL = 128
@@ -47,7 +48,7 @@ class Pack:
         module = graphs.flat_module(program.graph)
         _swap(module.graph)
         module.recompile()
-        names = tuple(name for name in program.inputs if name != PADDING)
+        names = tuple(name for name in program.input_names if name != PADDING)
         inputs = packed_inputs(program, names, LENGTHS)
         # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
         tokens = Dim("tokens", min=2)
@@ -56,7 +57,8 @@ class Pack:
             warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
             exported = torch.export.export(module, (), kwargs=inputs, dynamic_shapes=shapes, strict=False)
             exported = exported.run_decompositions({})
-        packed = program.with_(exported=exported, inputs=(*names, OFFSETS), layout=Layout.PACKED)
+        given = (*(Input(name, axes=(ROW, TOKENS)) for name in names), Input(OFFSETS, "int32", (BOUNDS,)))
+        packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED)
         _compare(program, packed)
         return packed
 
@@ -123,14 +125,14 @@ def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, 
 @torch.no_grad()
 def _compare(padded: Program, packed: Program) -> None:
     """Each sequence of a packed batch must answer as the padded program answers it alone."""
-    inputs = packed_inputs(padded, packed.inputs[:-1], LENGTHS)
+    inputs = packed_inputs(padded, packed.input_names[:-1], LENGTHS)
     (together,), _ = graphs.run(packed.graph, inputs)
     per_token = packed.outputs[0].kind in PER_TOKEN_OUTPUTS
     begin = 0
     for row, length in enumerate(LENGTHS):
         one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
         one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.inputs})
+        (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
         if not same(alone, got):
             raise TraceError("State crosses from one sequence of a packed batch to the next: it can't be packed.")

@@ -70,4 +70,4 @@ def sample_inputs(program: Program, length: int, padded_to: int) -> dict[str, Te
         "position_ids": torch.where(real, place, 0)[None] + program.positions.offset,
         "token_type_ids": torch.zeros_like(ids),
     }
-    return {name: rows[name] for name in program.inputs}
+    return {name: rows[name] for name in program.input_names}

@@ -87,4 +87,4 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
             types[row, :count] = encoded.types
     positions = np.where(mask == 1, np.arange(step.length), 0) + program.positions.offset
     named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": types}
-    return {name: torch.from_numpy(np.ascontiguousarray(named[name])) for name in program.inputs}
+    return {name: torch.from_numpy(np.ascontiguousarray(named[name])) for name in program.input_names}

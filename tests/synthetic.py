@@ -9,6 +9,7 @@ from headrace.ir import (
     AttentionSpec,
     AttentionType,
     Head,
+    Input,
     Labels,
     Limits,
     MaskKind,
@@ -65,7 +66,7 @@ def facts(*types: AttentionType, **changes: Any) -> Program:
         "source": Source("made by hand", "", (), 0),
         "stage": Stage.TYPED,
         "dtype": "float32",
-        "inputs": ("input_ids", "attention_mask"),
+        "inputs": (Input("input_ids"), Input("attention_mask")),
         "outputs": (Output("hidden", OutputKind.HIDDEN, 8),),
         "head": Head.NONE,
         "vocabulary": 96,
@@ -92,5 +93,5 @@ def program_of(module: Any, *inputs: str, dynamic: bool = True, **changes: Any) 
         exported = export(module.eval(), (), kwargs=given, dynamic_shapes=shapes, strict=False)
     exported = exported.run_decompositions({})
     calls = sum(node.target is ATTENTION for node in exported.graph.nodes)
-    plain = {"exported": exported, "inputs": inputs, "stage": Stage.TRACED, "attention_calls": calls}
+    plain = {"exported": exported, "inputs": tuple(map(Input, inputs)), "stage": Stage.TRACED, "attention_calls": calls}
     return facts(**(plain | changes))

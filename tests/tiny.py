@@ -173,7 +173,7 @@ def fed(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
     mask = torch.ones_like(ids) if mask is None else mask
     positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
     given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
-    return {name: given[name] for name in program.inputs}
+    return {name: given[name] for name in program.input_names}
 
 
 def outputs_of(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:

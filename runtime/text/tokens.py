@@ -61,7 +61,7 @@ class Texts:
         self._program = program
         self._tokenizer = tokenizer
         self._bound = find_bound(tokenizer, program, max_length, token_budget)
-        self._typed = TYPES in program.inputs and TYPES in getattr(tokenizer, "model_input_names", ())
+        self._typed = TYPES in program.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
         # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
         self._lock = threading.Lock()
         self._lower = program.text.lower_case and tokenizer is not None
@@ -248,8 +248,10 @@ def check_ids(
             )
     if token_type_ids is None:
         return [Encoded(row.astype(np.int64)) for row in rows]
-    if TYPES not in program.inputs:
-        raise InputError(f"The model takes no {TYPES}; its inputs are {', '.join(program.inputs)}. Leave them out.")
+    if TYPES not in program.input_names:
+        raise InputError(
+            f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
+        )
     types = [_integers(row, f"{TYPES}[{number}]") for number, row in enumerate(token_type_ids)]
     if [len(row) for row in types] != [len(row) for row in rows] or any(row.min() < 0 for row in types):
         raise InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")

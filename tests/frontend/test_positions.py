@@ -37,7 +37,7 @@ def test_positions_and_limits(traced, name, config, offset, table, length):
     program = traced(name, **config).program
     assert program.positions == Positions(INPUT, offset, table)
     assert program.limits.length == length
-    assert "position_ids" in program.inputs
+    assert "position_ids" in program.input_names
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_positions_that_the_graph_makes(tiny, name, config, length):
     assert program.positions.source is GRAPH
     assert program.positions.offset == 0
     assert program.limits.length == length
-    assert program.inputs == ("input_ids", "attention_mask")
+    assert program.input_names == ("input_ids", "attention_mask")
     ids = token_ids(length)
     with torch.no_grad():
         expected = tiny(name, **config)(ids).last_hidden_state
@@ -135,7 +135,7 @@ def test_positions_that_no_offset_explains_are_refused():
 @pytest.mark.parametrize(("name", "has"), [("bert", True), ("roberta", True), ("gpt2", False), ("distilbert", False)])
 def test_token_types_are_fed_where_zeros_change_nothing(traced, name, has):
     """GPT-2's forward takes them too, and adds the row of token 0 for a zero."""
-    assert ("token_type_ids" in traced(name).program.inputs) is has
+    assert ("token_type_ids" in traced(name).program.input_names) is has
 
 
 def test_gpt2_without_token_types_equals_the_eager_model(traced, tiny):

@@ -32,7 +32,7 @@ def test_outputs_by_head(traced, name, head, outputs):
     program = traced(name, head, **LABELS.get(head, {})).program
     assert [(output.kind, output.width) for output in program.outputs] == outputs
     assert program.stage is Stage.TRACED
-    assert program.inputs[:2] == ("input_ids", "attention_mask")
+    assert program.input_names[:2] == ("input_ids", "attention_mask")
     assert (program.dtype, program.vocabulary) == ("float32", 96)
 
 
@@ -254,7 +254,7 @@ def test_a_wrapper_answers_as_the_model_inside(traced, tiny, name, body, whole):
     made = trace(checkpoint(wrapped(model, body)))
     program = analyse(made.program, made.behaviour)
     inner = traced(name).program
-    assert program.inputs == (inner.inputs if whole else ("input_ids", "attention_mask"))
+    assert program.input_names == (inner.input_names if whole else ("input_ids", "attention_mask"))
     ids = token_ids(9, batch=2)
     with torch.no_grad():
         expected = model(ids).last_hidden_state

@@ -39,14 +39,14 @@ def packed(analysed: Any, name: str) -> tuple[Any, Any]:
 def test_each_sequence_answers_as_alone(name: str, analysed: Any) -> None:
     """P15, and more tokens in the row than the model has positions."""
     padded, program = packed(analysed, name)
-    inputs = packed_inputs(program, program.inputs[:-1], LENGTHS)
+    inputs = packed_inputs(program, program.input_names[:-1], LENGTHS)
     (together,), _ = graphs.run(program.graph, inputs)
     per_token = CASES[name][1] == "token_classify"
     begin = 0
     for row, length in enumerate(LENGTHS):
         one = {key: value[:, begin : begin + length] for key, value in inputs.items() if key != OFFSETS}
         one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,), _ = graphs.run(padded.graph, {key: one[key] for key in padded.inputs})
+        (alone,), _ = graphs.run(padded.graph, {key: one[key] for key in padded.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
         torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
         begin += length
@@ -58,7 +58,7 @@ def test_what_is_left_of_the_graph(analysed: Any) -> None:
     assert targets.count(ATTENTION_VARLEN) == len(padded.attention)
     assert not {ATTENTION, MASK, POOL} & set(targets)
     assert (program.layout, padded.layout) == (Layout.PACKED, Layout.PADDED)
-    assert program.inputs == ("input_ids", "position_ids", "token_type_ids", OFFSETS)
+    assert program.input_names == ("input_ids", "position_ids", "token_type_ids", OFFSETS)
 
 
 def test_p8_positions_begin_anew(analysed: Any) -> None:

@@ -13,6 +13,7 @@ from headrace.frontend.claims import read_labels
 from headrace.ir import (
     Activation,
     Head,
+    Input,
     Labels,
     Limits,
     Output,
@@ -113,7 +114,7 @@ def facts(vocabulary: int) -> Program:
         source=Source("test", "", (), 0),
         stage=Stage.TYPED,
         dtype="float32",
-        inputs=("input_ids",),
+        inputs=(Input("input_ids"),),
         outputs=(Output("logits", OutputKind.TOKEN_LOGITS, 8),),
         head=Head.TOKEN,
         vocabulary=vocabulary,

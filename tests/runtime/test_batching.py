@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.ir import Limits, PaddingRule, Positions, PositionSource, Program
+from headrace.ir import Input, Limits, PaddingRule, Positions, PositionSource, Program
 from headrace.runtime.batching import assemble, bucket, plan
 from headrace.runtime.text.tokens import Encoded
 from tests.synthetic import facts as made_program
@@ -53,7 +53,10 @@ def test_bucket_never_passes_the_limit(length: int, longest: int, width: int) ->
 
 
 def test_padding_takes_the_first_position_and_the_mask_says_what_it_is() -> None:
-    made = of(inputs=("input_ids", "attention_mask", "position_ids"), positions=Positions(PositionSource.INPUT, 2, 20))
+    made = of(
+        inputs=tuple(map(Input, ("input_ids", "attention_mask", "position_ids"))),
+        positions=Positions(PositionSource.INPUT, 2, 20),
+    )
     (step,) = plan([2, 3], made, step_tokens=512)
     inputs = assemble(step, [Encoded(np.array([7, 8])), Encoded(np.array([4, 5, 6]))], made)
     assert set(inputs) == {"input_ids", "attention_mask", "position_ids"}

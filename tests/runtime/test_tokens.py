@@ -14,7 +14,19 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
-from headrace.ir import Head, Limits, Output, OutputKind, Positions, PositionSource, Program, Source, Stage, TextRules
+from headrace.ir import (
+    Head,
+    Input,
+    Limits,
+    Output,
+    OutputKind,
+    Positions,
+    PositionSource,
+    Program,
+    Source,
+    Stage,
+    TextRules,
+)
 from headrace.runtime import weights
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.pieces import clip
@@ -36,7 +48,7 @@ def program(**facts: Any) -> Program:
         "source": Source("test", "", (), 0),
         "stage": Stage.TYPED,
         "dtype": "float32",
-        "inputs": ("input_ids", "attention_mask", "position_ids", "token_type_ids"),
+        "inputs": tuple(map(Input, ("input_ids", "attention_mask", "position_ids", "token_type_ids"))),
         "outputs": (Output("hidden", OutputKind.HIDDEN, 8),),
         "head": Head.NONE,
         "vocabulary": 1_000_000,
@@ -323,7 +335,7 @@ def test_p13_no_token_types_where_the_tokenizer_or_the_model_has_none() -> None:
     names = ["input_ids", "attention_mask"]
     for tokenizer, inputs in (
         (wordpiece(model_input_names=names), program()),
-        (wordpiece(), program(inputs=("input_ids",))),
+        (wordpiece(), program(inputs=(Input("input_ids"),))),
     ):
         (one,) = Texts(tokenizer, inputs).encode([("the fox", "the dog")], truncate=None, pairs=True)
         assert one.types is None
@@ -587,7 +599,7 @@ def test_token_types_must_fit() -> None:
         with pytest.raises(InputError, match="token_type_ids do not fit token_ids"):
             check_ids(program(), [[1, 2]], types, Bound(None, ""))
     with pytest.raises(InputError, match="takes no token_type_ids; its inputs are input_ids"):
-        check_ids(program(inputs=("input_ids",)), [[1]], [[0]], Bound(None, ""))
+        check_ids(program(inputs=(Input("input_ids"),)), [[1]], [[0]], Bound(None, ""))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
