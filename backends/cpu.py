@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 
 from headrace.backends.inductor import Compiled, compile_program
+from headrace.backends.tensors import OnTensors
 from headrace.errors import TargetError
 from headrace.ir import Program
 
 COMPILERS = ("g++", "clang++", "c++")
 
 
-class Cpu:
+class Cpu(OnTensors):
     """Runs on any x86-64 or Arm CPU with a C++ compiler beside it."""
 
     name = "cpu"

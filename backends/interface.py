@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.ir import Program
 
@@ -20,8 +21,8 @@ class Executable(Protocol):
     graphs: int
     """How many compiled graphs it holds; constant after it was made."""
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The program's one output for inputs int64 [batch, sequence], by name."""
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        """The program's one output for inputs int64 [batch, sequence], by name; both as `Backend.feed` makes them."""
         ...
 
     def save(self, path: Path) -> None:
@@ -37,6 +38,10 @@ class Backend(Protocol):
     """The file suffix of a saved executable."""
     dtypes: tuple[str, ...]
     """The dtypes that it runs, the default first."""
+    libraries: tuple[str, ...]
+    """The libraries whose very version its saved executables need."""
+    runs_code: bool
+    """Whether loading a saved executable runs machine code that lies in it."""
 
     @property
     def step_tokens(self) -> int:
@@ -45,6 +50,14 @@ class Backend(Protocol):
 
     def check(self, compiles: bool) -> None:
         """Raise a TargetError that names the remedy where the target cannot run, or compile, here."""
+        ...
+
+    def feed(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, Any]:
+        """The inputs of a step as its executables take them."""
+        ...
+
+    def fetch(self, output: Any) -> NDArray[np.float32]:
+        """What an executable returned, as an array on the host."""
         ...
 
     def compile(self, program: Program) -> Executable:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace import graphs
+from headrace.backends.tensors import OnTensors
 from headrace.ir import Program
 
 
@@ -32,7 +33,7 @@ class Interpreted:
         torch.export.save(self._exported, path)
 
 
-class Reference:
+class Reference(OnTensors):
     """Runs anywhere that torch does, in any dtype."""
 
     name = "reference"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from headrace.errors import TaskNotEnabledError
-from headrace.ir import Head, Prefill, Program, Route, State, Task, TaskDecision
+from headrace.ir import Head, Output, OutputKind, Prefill, Program, Route, State, Task, TaskDecision
 
 POOLED = frozenset({Task.EMBED, Task.CLASSIFY, Task.SCORE})
 # These need every token of a sequence in one step.
@@ -20,6 +20,17 @@ OFFERS = {
     Head.CAUSAL_LM: (Task.GENERATE, Task.EMBED, Task.TOKEN_EMBED),
     Head.SEQ2SEQ_LM: (Task.GENERATE, Task.EMBED, Task.TOKEN_EMBED),
     Head.OTHER: (),
+}
+# The outputs that answer a task, the first that the program has.
+ANSWERS = {
+    Task.EMBED: (OutputKind.EMBEDDING,),
+    Task.TOKEN_EMBED: (OutputKind.TOKEN_EMBEDDING, OutputKind.HIDDEN),
+    Task.CLASSIFY: (OutputKind.SEQUENCE_LOGITS,),
+    Task.SCORE: (OutputKind.SEQUENCE_LOGITS,),
+    Task.TOKEN_CLASSIFY: (OutputKind.TOKEN_LOGITS,),
+    Task.FILL_MASK: (OutputKind.VOCABULARY_LOGITS,),
+    Task.GENERATE: (OutputKind.VOCABULARY_LOGITS,),
+    Task.SPARSE_EMBED: (OutputKind.VOCABULARY_LOGITS,),
 }
 
 
@@ -158,3 +169,8 @@ def _hint(program: Program, wish: str) -> str:
         return f"Nothing can be served: {program.head_note or 'the model offers no task'}."
     assert program.route is not None
     return f"Nothing can be served: {program.route.name} enables none of what the model offers."
+
+
+def answering(program: Program, task: Task) -> Output:
+    """The output that a supported task is answered from."""
+    return next(found for kind in ANSWERS[task] if (found := program.output(kind)) is not None)

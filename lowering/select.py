@@ -6,25 +6,8 @@ from dataclasses import dataclass
 
 from headrace import graphs
 from headrace.errors import LoadError, TaskNotEnabledError
-from headrace.ir import Output, OutputKind, Program, Stage, Task
-from headrace.tasks import refusal
-
-# The outputs that answer a task, the first that the program has.
-ANSWERS = {
-    Task.EMBED: (OutputKind.EMBEDDING,),
-    Task.TOKEN_EMBED: (OutputKind.TOKEN_EMBEDDING, OutputKind.HIDDEN),
-    Task.CLASSIFY: (OutputKind.SEQUENCE_LOGITS,),
-    Task.SCORE: (OutputKind.SEQUENCE_LOGITS,),
-    Task.TOKEN_CLASSIFY: (OutputKind.TOKEN_LOGITS,),
-    Task.FILL_MASK: (OutputKind.VOCABULARY_LOGITS,),
-    Task.GENERATE: (OutputKind.VOCABULARY_LOGITS,),
-    Task.SPARSE_EMBED: (OutputKind.VOCABULARY_LOGITS,),
-}
-
-
-def answering(program: Program, task: Task) -> Output:
-    """The output that a supported task is answered from."""
-    return next(found for kind in ANSWERS[task] if (found := program.output(kind)) is not None)
+from headrace.ir import Program, Stage, Task
+from headrace.tasks import answering, refusal
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from headrace.ir import PaddingRule, Program
 from headrace.runtime.text.tokens import Encoded
@@ -71,7 +70,7 @@ def _filled(run: list[int], width: Callable[[int], int], batch_size: int | None,
         run = run[size:]
 
 
-def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, Tensor]:
+def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[np.int64]]:
     """The step's inputs, padded on the right: int64 [requests, length] by name.
 
     Padding takes the first position, so that no bucket reaches past a position table, and the first token id: the
@@ -87,4 +86,4 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
             types[row, :count] = encoded.types
     positions = np.where(mask == 1, np.arange(step.length), 0) + program.positions.offset
     named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": types}
-    return {name: torch.from_numpy(np.ascontiguousarray(named[name])) for name in program.input_names}
+    return {name: named[name] for name in program.input_names}

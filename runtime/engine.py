@@ -12,14 +12,12 @@ import numpy as np
 from headrace.backends.interface import Backend, Executable
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, OutputKind, Program, Task
-from headrace.lowering.pipeline import prepare
-from headrace.lowering.select import answering
 from headrace.runtime.answers import require_finite
 from headrace.runtime.batching import assemble, plan
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.tokens import Encoded
-from headrace.tasks import select
+from headrace.tasks import answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
@@ -83,6 +81,8 @@ class Engine:
                 f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
                 f"task={task.value!r} and save it again."
             )
+        from headrace.lowering.pipeline import prepare
+
         program = prepare(self.program, task)
         return Lane(program, self.backend.compile(program), state_for(program))
 
@@ -118,7 +118,8 @@ class Engine:
         results: list[Array] = [np.empty(0)] * len(requests)
         with bar(f"{task}: texts", len(requests), progress) as shown:
             for step in steps:
-                output = lane.state.step(lane.executable, assemble(step, requests, lane.program)).float().numpy()
+                inputs = self.backend.feed(assemble(step, requests, lane.program))
+                output = self.backend.fetch(lane.state.step(lane.executable, inputs))
                 for row, request in enumerate(step.requests):
                     kept = output[row, : lengths[request]] if per_token else output[row]
                     results[request] = require_finite(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-
-from torch import Tensor
+from typing import Any
 
 from headrace.backends.interface import Executable
 from headrace.errors import ArtifactError, TargetError
@@ -19,11 +18,12 @@ class ModelState:
         """Begin with nothing kept."""
         self.program = program
 
-    def step(self, executable: Executable, inputs: Mapping[str, Tensor]) -> Tensor:
+    def step(self, executable: Executable, inputs: Mapping[str, Any]) -> Any:
         """One batch in, the program's output out.
 
         Args:
-            inputs: int64 [batch, sequence] each, by the program's input names.
+            inputs: int64 [batch, sequence] each, by the program's input names, in the target's own form: tensors of
+                torch, or arrays of numpy where onnxruntime runs the program.
         """
         return executable(inputs)
 

@@ -8,8 +8,8 @@ from headrace.errors import LoadError, TaskNotEnabledError
 from headrace.frontend.trace import trace
 from headrace.ir import Head, OutputKind, PoolKind, Stage, Task
 from headrace.lowering.pipeline import analyse, prepare
-from headrace.lowering.select import ANSWERS, SelectTask
-from headrace.tasks import OFFERS
+from headrace.lowering.select import SelectTask
+from headrace.tasks import ANSWERS, OFFERS
 from tests.tiny import checkpoint, fed, outputs_of, token_ids
 
 HEADS = [

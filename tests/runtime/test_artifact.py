@@ -71,7 +71,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest is no json": (lambda f: (f / "headrace.json").write_text("{"), "cannot be read"),
     "newer": (_manifest(lambda m: m.update(format=99)), "newer format"),
     "older": (_manifest(lambda m: m.pop("lanes")), "lanes differs"),
-    "other torch": (_manifest(lambda m: m.update(torch="1.0.0")), "compiled with torch 1.0.0"),
+    "other torch": (_manifest(lambda m: m.update(libraries={"torch": "1.0.0"})), "compiled with torch 1.0.0"),
     "unknown fact": (_manifest(lambda m: m["program"].update(surprise=1)), "cannot read"),
     "wrong enum": (_manifest(lambda m: m["program"].update(head="hydra")), "hydra"),
     "missing file": (lambda f: (f / "embedding.pt2").unlink(), "missing embedding.pt2"),
