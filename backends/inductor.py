@@ -38,7 +38,7 @@ def sdpa_attention(
     SDPA gives zeros where a query sees no key, as the operator demands (checked in tests/backends).
     """
     bounds = Window(*window)
-    if mask is None and (kind == MaskKind.CAUSAL or bounds.bounded):
+    if mask is None and (MaskKind(kind).causal or bounds.bounded):
         q_len, kv_len = q.shape[2], k.shape[2]
         mask = materialise_mask(None, q.shape[0], q_len, kv_len, kv_len - q_len, 0, kind, bounds, q.device)
     if softcap > 0 or sinks is not None:

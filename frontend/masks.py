@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from headrace.ops import visible
 # Query positions to look from. None is a multiple of a power of two: at the edge of a chunk, a chunked mask
 # would pass for a window of one.
 ORIGIN, OTHER_ORIGINS = 1 << 16, (65_543, 99_991, 131_071)
+# Rows of the batch that a closure is asked about.
+ROWS = 8
 LEAST_REACH, WIDENINGS = 64, (1, 8, 64, 512)
 # Positions whose every pair must bear out what was read near the origins: the start of a text and far apart.
 PAIRED = (*range(16), *(place + near for place in (2**i for i in range(5, 18)) for near in (-1, 0, 1)))
@@ -30,11 +33,10 @@ def read_mask(closure: Callable[..., object], local_size: int | None) -> tuple[M
     Returns:
         The kind and the inclusive window, or OPAQUE where the relation depends on more than the distance.
     """
-    if _captures_tensor(closure):
-        # E.g. chunks counted from each row's left padding: not a relation of two positions alone.
-        return MaskKind.OPAQUE, Window()
     # The closure runs while the model is being traced; these evaluations must not enter the graph.
     with _disable_current_modes():
+        if _captures(closure):
+            return _chunks(closure)
         for wider in WIDENINGS:
             kind, window = _near(closure, 2 * wider * max(local_size or 0, LEAST_REACH) + 5)
             if kind is MaskKind.OPAQUE or _holds(closure, kind, window):
@@ -53,19 +55,51 @@ def _near(closure: Callable[..., object], reach: int) -> tuple[MaskKind, Window]
     return _kind(left, right, reach)
 
 
-def _holds(closure: Callable[..., object], kind: MaskKind, window: Window) -> bool:
-    """Whether the closure is that kind and window wherever two positions lie."""
-    zero, places = torch.zeros((), dtype=torch.long), torch.tensor(PAIRED)
+def _holds(closure: Callable[..., object], kind: MaskKind, window: Window, first: int = 0) -> bool:
+    """Whether the closure is that kind and window wherever two positions lie, counted from a row's first."""
+    zero, places = torch.zeros((), dtype=torch.long), torch.tensor(PAIRED) + first
     q, k = places[:, None], places[None, :]
     seen = torch.as_tensor(closure(zero, zero, q, k))
-    expected = visible(q, k, kind, window)
+    expected = visible(q - first, k - first, kind, window)
     return bool(seen.all() if expected is None else (seen == expected).all())
 
 
-def _captures_tensor(closure: Any) -> bool:
+def _captures(closure: Any) -> list[Tensor]:
+    """The tensors that the closure, or one that it calls, holds."""
     cells = [cell.cell_contents for cell in getattr(closure, "__closure__", None) or ()]
     held = [item for cell in cells for item in (cell if isinstance(cell, (tuple, list)) else [cell])]
-    return any(isinstance(item, Tensor) or (callable(item) and _captures_tensor(item)) for item in held)
+    inner = [tensor for item in held if callable(item) and not isinstance(item, Tensor) for tensor in _captures(item)]
+    return [item for item in held if isinstance(item, Tensor)] + inner
+
+
+def _chunks(closure: Callable[..., object]) -> tuple[MaskKind, Window]:
+    """CHUNKED where the tensors that the closure holds are each row's first position, from which it counts blocks.
+
+    What they hold is put in place of them, which a relation of anything else than two places would not survive.
+    """
+    if any(tensor.dim() != 1 or tensor.is_floating_point() for tensor in _captures(closure)):
+        return MaskKind.OPAQUE, Window()
+    zero, places = torch.zeros((), dtype=torch.long), torch.arange(1, ORIGIN)
+    seen = torch.as_tensor(_shifted(closure, 0)(zero, zero, places, places - 1))
+    if seen.all():
+        return MaskKind.OPAQUE, Window()
+    window = Window(int(seen.int().argmin()), 0)
+    moved = all(_holds(_shifted(closure, first), MaskKind.CHUNKED, window, first) for first in (0, 3, 100))
+    return (MaskKind.CHUNKED, window) if moved else (MaskKind.OPAQUE, Window())
+
+
+def _shifted(closure: Any, first: int) -> Any:
+    """The closure with every tensor that it holds [batch] filled with the first position of a row."""
+
+    def filled(held: Any) -> Any:
+        if isinstance(held, Tensor):
+            return torch.full((ROWS,), first)
+        if isinstance(held, (tuple, list)):
+            return type(held)(filled(item) for item in held)
+        return _shifted(held, first) if isinstance(held, FunctionType) else held
+
+    cells = tuple(CellType(filled(cell.cell_contents)) for cell in closure.__closure__ or ())
+    return FunctionType(closure.__code__, closure.__globals__, closure.__name__, closure.__defaults__, cells)
 
 
 def _kind(left: int, right: int, reach: int) -> tuple[MaskKind, Window]:

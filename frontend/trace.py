@@ -17,6 +17,7 @@ from headrace import debug, graphs
 from headrace.errors import TraceError
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.claims import config_hash, read_claims, read_labels
+from headrace.frontend.deferred import broken_assertion
 from headrace.frontend.dryrun import DryRun, dry_run, special_ids
 from headrace.frontend.heads import cut_rows
 from headrace.frontend.interface import capture, evaluating
@@ -27,7 +28,6 @@ from headrace.frontend.served import Served, Signature, positions, sample, signa
 from headrace.ir import (
     Head,
     Input,
-    MaskKind,
     Output,
     OutputKind,
     Pooling,
@@ -133,7 +133,7 @@ def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] |
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
     if seen.head not in (Head.NONE, Head.CAUSAL_LM):
         return None
-    causal = bool(seen.calls) and all(made.kind is MaskKind.CAUSAL for made in seen.calls)
+    causal = bool(seen.calls) and all(made.kind.causal for made in seen.calls)
     kind = PoolKind.LAST if causal else PoolKind.MEAN
     return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(causal)} model", assumed=True)
 
@@ -172,9 +172,12 @@ def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedP
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             exported = torch.export.export(
-                served, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, shape), strict=False
-            )
+                served, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, shape), strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )  # fmt: skip
             flat: ExportedProgram = exported.run_decompositions({})
+            if broken := broken_assertion(flat, bound):
+                raise ValueError(broken)
             return flat
         except Exception as error:
             debug.say(debug.CODE, f"torch.export: {error}")

@@ -24,11 +24,20 @@ class AttentionType(StrEnum):
 
 
 class MaskKind(StrEnum):
-    """The relation between query and key positions, before the window narrows it."""
+    """The relation between query and key positions, before the window narrows it.
+
+    CHUNKED is causal within blocks of `window.left + 1` positions, counted from a sequence's first token (Llama 4).
+    """
 
     CAUSAL = "causal"
+    CHUNKED = "chunked"
     BIDIRECTIONAL = "bidirectional"
     OPAQUE = "opaque"
+
+    @property
+    def causal(self) -> bool:
+        """Whether no query sees a later key."""
+        return self in (MaskKind.CAUSAL, MaskKind.CHUNKED)
 
 
 class Window(NamedTuple):
@@ -105,14 +114,16 @@ class AttentionSpec:
         """Refuse what no attention can be."""
         if self.kv_heads < 1 or self.q_heads % self.kv_heads:
             raise ValueError(f"{self.node}: {self.q_heads} query heads do not divide into {self.kv_heads} key heads")
-        if self.type is AttentionType.DECODER and self.mask is not MaskKind.CAUSAL:
+        if self.type is AttentionType.DECODER and not self.mask.causal:
             raise ValueError(f"{self.node}: DECODER needs a causal mask, not {self.mask}")
 
     def sees(self, query: int, key: int) -> bool:
         """Whether the query at one position sees the key at another, both of one sequence."""
         left, right = self.window
-        if self.mask is MaskKind.CAUSAL and key > query:
+        if self.mask.causal and key > query:
             return False
+        if self.mask is MaskKind.CHUNKED:
+            return query // (left + 1) == key // (left + 1)
         return not (0 <= left < query - key) and not (0 <= right < key - query)
 
 

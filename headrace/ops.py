@@ -27,6 +27,8 @@ POOL_SCHEMA = "(Tensor hidden, Tensor padding, str kind) -> Tensor"
 def visible(q: Tensor, k: Tensor, kind: str, window: Window) -> Tensor | None:
     """Which key positions each query position sees: bool, of the broadcast shape of `q` and `k`; None for all."""
     left, right = window
+    if kind == MaskKind.CHUNKED:
+        return (k <= q) & (k // (left + 1) == q // (left + 1))
     bounds = [k <= q] if kind == MaskKind.CAUSAL else []
     bounds += [k >= q - left] if left >= 0 else []
     bounds += [k <= q + right] if right > 0 or (right == 0 and kind != MaskKind.CAUSAL) else []
@@ -51,6 +53,10 @@ def materialise_mask(
     """
     q = torch.arange(q_len, device=device)[:, None] + q_offset
     k = torch.arange(kv_len, device=device)[None, :] + kv_offset
+    if kind == MaskKind.CHUNKED and padding is not None:
+        # Blocks are counted from a sequence's first real token, wherever its padding lies.
+        first = (padding != 0).int().argmax(1)[:, None, None, None]
+        q, k = q - first, k - first
     seen = visible(q, k, kind, window)
     real = None if padding is None else (padding != 0)[:, None, None, kv_offset : kv_offset + kv_len]
     if seen is None:

@@ -100,11 +100,11 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
         raise AttentionTypeError(
             f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or "
             "was not made through transformers' mask interface, so its attention type cannot be told. Typed are causal "
-            "and bidirectional masks, whole or with a sliding window. What can't be typed is never guessed."
+            "and bidirectional masks, whole, with a sliding window or in chunks. What can't be typed is never guessed."
         )
     if cross:
         return AttentionType.ENCODER_DECODER
-    if kind == MaskKind.CAUSAL:
+    if MaskKind(kind).causal:
         return AttentionType.DECODER
     return AttentionType.ENCODER if feeds_cross else AttentionType.ENCODER_ONLY
 
@@ -199,7 +199,7 @@ def _refuse_contradictions(program: Program, specs: tuple[AttentionSpec, ...]) -
     against = [
         f"{claim.flag}={claim.value} says {claim.says}, the mask of {spec.node} ({spec.provenance}) is {spec.mask}"
         for claim in program.claims
-        if own and not any(spec.mask is claim.says for spec in own)
+        if own and not any(spec.mask.causal is claim.says.causal for spec in own)
         for spec in own[:1]
     ]
     if against:

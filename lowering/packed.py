@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 
-from headrace import graphs
+from headrace import debug, graphs
 from headrace.errors import TraceError
 from headrace.ir import PER_TOKEN_OUTPUTS, Axis, DistanceBias, Input, Layout, Program
 from headrace.lowering.attention_types import operands
@@ -24,7 +25,7 @@ from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
 
 PADDING, OFFSETS = "attention_mask", "cu_seqlens"
 ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
-LENGTHS = (3, 5, 2)
+LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
 # A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
 TYPICAL = 128
 
@@ -53,14 +54,29 @@ class Pack:
         # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
         tokens = Dim("tokens", min=2)
         shapes = {name: {1: tokens} for name in names} | {OFFSETS: {0: Dim("offsets", min=3)}}
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
-            exported = torch.export.export(module, (), kwargs=inputs, dynamic_shapes=shapes, strict=False)
-            exported = exported.run_decompositions({})
+        exported = _export(module, inputs, shapes)
         given = (*(Input(name, axes=(ROW, TOKENS)) for name in names), Input(OFFSETS, "int32", (BOUNDS,)))
         packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED)
-        _compare(program, packed)
+        _compare(program, packed, LENGTHS)
+        _compare(program, packed, OTHER_LENGTHS)
         return packed
+
+
+def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str, Any]) -> ExportedProgram:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
+        try:
+            # Deferred: some guards that hold for every count of tokens are past what the export can prove.
+            exported = torch.export.export(
+                module, (), kwargs=inputs, dynamic_shapes=shapes, strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )  # fmt: skip
+            flat: ExportedProgram = exported.run_decompositions({})
+            return flat
+        except Exception as error:
+            debug.say(debug.CODE, f"torch.export of the packed program: {error}")
+            first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+            raise TraceError(f"The program cannot be exported with its sequences in one row: {first}") from error
 
 
 def _swap(graph: fx.Graph) -> None:
@@ -123,13 +139,13 @@ def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, 
 
 
 @torch.no_grad()
-def _compare(padded: Program, packed: Program) -> None:
+def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None:
     """Each sequence of a packed batch must answer as the padded program answers it alone."""
-    inputs = packed_inputs(padded, packed.input_names[:-1], LENGTHS)
+    inputs = packed_inputs(padded, packed.input_names[:-1], lengths)
     (together,), _ = graphs.run(packed.graph, inputs)
     per_token = packed.outputs[0].kind in PER_TOKEN_OUTPUTS
     begin = 0
-    for row, length in enumerate(LENGTHS):
+    for row, length in enumerate(lengths):
         one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
         one[PADDING] = torch.ones_like(one["input_ids"])
         (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.input_names})

@@ -97,6 +97,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt-oss": ("GptOssConfig", decoder(sliding_window=6, num_local_experts=2, num_experts_per_tok=1, **LAYERS)),
     "mixtral": ("MixtralConfig", decoder(**EXPERTS)),
+    "aria-experts": ("AriaTextConfig", decoder(moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1)),
     "llama4-chunked": (
         "Llama4TextConfig",
         decoder(

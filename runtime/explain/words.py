@@ -94,7 +94,8 @@ def _sight(program: Program) -> list[str]:
     masks = {spec.mask for spec in program.attention if spec.type is not AttentionType.ENCODER_DECODER}
     if len(masks) != 1:
         return []
-    whole = "a token sees itself and those before it" if MaskKind.CAUSAL in masks else "every token sees every token"
+    causal = any(mask.causal for mask in masks)
+    whole = "a token sees itself and those before it" if causal else "every token sees every token"
     narrow = [spec for spec in program.attention if spec.window.bounded]
     if not narrow:
         return [whole]
@@ -108,6 +109,8 @@ def window_words(spec: AttentionSpec) -> str:
     left, right = spec.window
     if not spec.window.bounded:
         return "without a window"
+    if spec.mask is MaskKind.CHUNKED:
+        return f"within blocks of {left + 1}"
     if spec.mask is MaskKind.CAUSAL:
         return f"no further than {left} back"
     return f"no further than {left} either way" if left == right else f"from {left} back to {right} ahead"

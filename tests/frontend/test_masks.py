@@ -88,10 +88,11 @@ def test_what_is_read_means_what_the_closure_says(size, causal, length):
 
 @given(size=st.integers(2, 3000), told=st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_chunks_are_opaque(size, told):
-    """With and without the tensor that transformers' own closure captures."""
+def test_chunks_are_counted_from_each_rows_first_position(size, told):
+    """Without the tensor that says where a row begins, they are counted from its padding: not the text alone."""
     hint = size if told else None
-    assert read_mask(hf.chunked_causal_mask_function(size, CHUNKS_FROM_0), hint)[0] is OPAQUE
+    read = read_mask(hf.chunked_causal_mask_function(size, CHUNKS_FROM_0), hint)
+    assert read == (MaskKind.CHUNKED, Window(size - 1, 0))
     bare = hf.and_masks(lambda b, h, q, k: k // size == q // size, hf.causal_mask_function)
     assert read_mask(bare, hint)[0] is OPAQUE
 
@@ -101,7 +102,10 @@ CAPTURING = {
     "padding": hf.padding_mask_function(CAPTURED.bool()),
     "packed": hf.packed_sequence_mask_function(CAPTURED),
     "blockwise": hf.blockwise_overlay(CAPTURED),
-    "chunked": hf.chunked_overlay(8, CHUNKS_FROM_0),
+    "chunked and not causal": hf.chunked_overlay(8, CHUNKS_FROM_0),
+    "windows within chunks": hf.and_masks(
+        hf.chunked_causal_mask_function(8, CHUNKS_FROM_0), hf.sliding_window_causal_mask_function(3)
+    ),
     "and": hf.and_masks(hf.causal_mask_function, hf.packed_sequence_mask_function(CAPTURED)),
     "or": hf.or_masks(hf.causal_mask_function, hf.blockwise_overlay(CAPTURED)),
     "offset": hf.add_offsets_to_mask_function(hf.padding_mask_function(CAPTURED.bool()), 1, 1),

@@ -11,7 +11,7 @@ from headrace.ir import MaskKind, PoolKind, Window
 from headrace.ops import materialise_mask, pool_rows
 from tests.synthetic import spec
 
-CAUSAL, BIDIRECTIONAL = MaskKind.CAUSAL.value, MaskKind.BIDIRECTIONAL.value
+CAUSAL, BIDIRECTIONAL, CHUNKED = MaskKind.CAUSAL.value, MaskKind.BIDIRECTIONAL.value, MaskKind.CHUNKED.value
 CPU = torch.device("cpu")
 WHOLE = {CAUSAL: [-1, 0], BIDIRECTIONAL: [-1, -1]}
 
@@ -145,14 +145,25 @@ def test_equals_hugging_faces_eager_attention(tiny, name):
 
 
 @pytest.mark.parametrize("window", [Window(), Window(-1, 0), Window(2, 0), Window(2, 2), Window(0, 3), Window(1, -1)])
-@pytest.mark.parametrize("kind", [CAUSAL, BIDIRECTIONAL])
+@pytest.mark.parametrize("kind", [CAUSAL, BIDIRECTIONAL, CHUNKED])
 def test_a_mask_is_what_the_spec_sees(window, kind):
     """The specs' arithmetic, which the probe and the explain page use, and the tensor agree."""
     from headrace.ir import AttentionType
 
+    if kind == CHUNKED and window.left < 0:
+        pytest.skip("a block has a length")
     described = spec(AttentionType.ENCODER_ONLY, mask=MaskKind(kind), window=window)
     made = materialise_mask(None, 1, 7, 7, 0, 0, kind, window, CPU)[0, 0]
     assert made.tolist() == [[described.sees(i, j) for j in range(7)] for i in range(7)]
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_blocks_are_counted_from_the_first_real_token(left):
+    """As in the text alone, and as transformers counts them."""
+    padding = torch.tensor([[0] * left + [1] * 7])
+    whole = materialise_mask(padding, 1, left + 7, left + 7, 0, 0, CHUNKED, Window(2, 0), CPU)
+    alone = materialise_mask(None, 1, 7, 7, 0, 0, CHUNKED, Window(2, 0), CPU)
+    assert torch.equal(whole[0, 0, left:, left:], alone[0, 0])
 
 
 def test_a_mask_of_a_chunk_is_a_part_of_the_whole():

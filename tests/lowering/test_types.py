@@ -1,6 +1,8 @@
 """Contract A1 and A2: types come from masks and operands, node by node; claims are held against them."""
 
 import copy
+import functools
+import importlib
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ TYPES = {
     "distilbert": ENCODER_ONLY,
     "albert": ENCODER_ONLY,
     "modernbert": ENCODER_ONLY,
+    "llama4-chunked": DECODER,
     "clip-text": DECODER,
     "qwen2": DECODER,
     "qwen2-bidirectional": ENCODER_ONLY,
@@ -198,9 +201,13 @@ def test_a_claim_that_holds_is_kept(traced):
     assert program.claims == (Claim("is_causal", False, MaskKind.BIDIRECTIONAL),)
 
 
-def test_an_opaque_mask_is_refused(traced):
+def test_an_opaque_mask_is_refused(monkeypatch):
+    """Blocks counted from the first column, whatever pads a row: the text alone sees otherwise."""
+    code = importlib.import_module("transformers.models.llama.modeling_llama")
+    blocks = functools.partial(code.create_causal_mask, and_mask_function=lambda b, h, q, k: q // 4 == k // 4)
+    monkeypatch.setattr(code, "create_causal_mask", blocks)
     with pytest.raises(AttentionTypeError) as refused:
-        TypeAttention()(traced("llama4-chunked").program)
+        TypeAttention()(trace(checkpoint(build("llama"))).program)
     text = str(refused.value)
     assert text.startswith("attention (model.layers.0.self_attn): its mask depends on more than the distance")
     assert "never guessed" in text

@@ -1,0 +1,67 @@
+"""Assertions about sizes that the export could not prove and left in the graph: tried at many sizes instead."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+BATCHES = (1, 2, 5)
+# Around powers of two and their multiples, where chunks and blocks begin.
+LENGTHS = tuple(sorted({1, 2, 3, 5, 7, *(2**i + near for i in range(3, 13) for near in (-1, 0, 1)), 96, 1000}))
+ASSERTION = torch.ops.aten._assert_scalar.default
+SIZE = torch.ops.aten.sym_size.int
+
+
+def broken_assertion(exported: ExportedProgram, longest: int | None) -> str | None:
+    """The first assertion of the graph that a size breaks, and the size; None where all hold.
+
+    Args:
+        longest: the longest sequence that the model takes, None where nothing bounds it.
+    """
+    asserted = [node for node in exported.graph.nodes if node.target is ASSERTION]
+    for batch, length in itertools.product(BATCHES, LENGTHS) if asserted else ():
+        if longest is not None and length > longest:
+            continue
+        values: dict[fx.Node, Any] = {}
+        for node in asserted:
+            if not _value(node.args[0], (batch, length), values):
+                return f"{node.args[1]} (at a batch of {batch} and a length of {length})"
+    return None
+
+
+def _value(node: Any, sizes: tuple[int, int], values: dict[fx.Node, Any]) -> Any:
+    """A number of the graph, computed from the sizes of the inputs alone; an assertion of anything else fails."""
+    if not isinstance(node, fx.Node):
+        return node
+    for inner in _pending(node, values):
+        if inner.target is SIZE and _placeholder(inner.args[0]):
+            values[inner] = sizes[int(inner.args[1])]  # type: ignore[arg-type]
+        elif inner.op == "call_function" and not isinstance(inner.meta.get("val"), torch.Tensor):
+            arguments = [values[arg] if isinstance(arg, fx.Node) else arg for arg in inner.args]
+            known = inner.target is not SIZE and all(value is not None for value in arguments)
+            values[inner] = inner.target(*arguments) if known else None  # type: ignore[operator]
+        else:
+            values[inner] = None
+    return values[node]
+
+
+def _placeholder(node: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "placeholder"
+
+
+def _pending(node: fx.Node, values: dict[fx.Node, Any]) -> Iterator[fx.Node]:
+    """The nodes that a number is computed from, first things first."""
+    needed, todo = dict[fx.Node, None](), [node]
+    while todo:
+        one = todo.pop()
+        if one not in values and one not in needed:
+            needed[one] = None
+            if not isinstance(one.meta.get("val"), torch.Tensor) and one.target is not SIZE:
+                todo += one.all_input_nodes
+    order = {other: place for place, other in enumerate(node.graph.nodes)}
+    yield from sorted(needed, key=order.__getitem__)

@@ -1,0 +1,1 @@
+"""What Headrace does with every text architecture of the installed transformers: tiny models, rows, the page."""

@@ -1,0 +1,187 @@
+"""A tiny configuration of every text architecture that the installed transformers knows.
+
+The denominator is not chosen: every model type of the six text auto classes is tried. A configuration is shrunk by
+what its attributes are called; a few architectures need sizes that agree with one another, which `AGREEING` gives.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import PretrainedConfig
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+VOCABULARY, LENGTH = 96, 160
+HEADS = {
+    "AutoModel": modeling_auto.MODEL_MAPPING_NAMES,
+    "AutoModelForMaskedLM": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    "AutoModelForCausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForSequenceClassification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "AutoModelForTokenClassification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    "AutoModelForSeq2SeqLM": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+}
+# Attribute names by what they size. The first group that holds a name says its value.
+SIZES: tuple[tuple[int, frozenset[str]], ...] = (
+    (VOCABULARY, frozenset({"vocab_size", "vocab_size_per_layer_input", "decoder_vocab_size", "src_vocab_size"})),
+    (LENGTH, frozenset({"max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_source_positions",
+                        "max_target_positions", "context_length"})),
+    (32, frozenset({"hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embed_dim", "embedding_size",
+                    "word_embed_proj_dim", "model_dim", "d_embed", "attention_hidden_size", "lru_width"})),
+    (2, frozenset({"num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers",
+                   "num_decoder_layers", "num_encoder_layers"})),
+    (4, frozenset({"num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
+                   "decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads",
+                   "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "mamba_dt_rank",
+                   "linear_num_value_heads"})),
+    (2, frozenset({"num_key_value_heads", "num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token",
+                   "linear_num_key_heads", "multi_query_group_num"})),
+    (8, frozenset({"head_dim", "d_kv", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "mamba_d_state",
+                   "state_size", "mamba_d_head", "mamba_headdim", "mamba_chunk_size", "chunk_size",
+                   "linear_key_head_dim", "linear_value_head_dim", "attention_chunk_size", "kv_channels"})),
+    (16, frozenset({"moe_intermediate_size", "kv_lora_rank", "q_lora_rank", "qk_head_dim", "expert_ffn_hidden_size",
+                    "shared_expert_intermediate_size", "position_buckets", "hidden_size_per_layer_input"})),
+    (64, frozenset({"intermediate_size", "ffn_dim", "n_inner", "d_ff", "hidden_dim", "d_inner", "encoder_ffn_dim",
+                    "decoder_ffn_dim", "intermediate_size_mlp", "shared_intermediate_size", "ffn_hidden_size",
+                    "dense_intermediate_size"})),
+    (6, frozenset({"sliding_window", "local_attention"})),
+)  # fmt: skip
+SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+# Arguments that make an input something else than text.
+OTHER_INPUTS = frozenset({"pixel_values", "input_features", "input_values", "image", "images", "visual_feats", "audio"})
+OTHER_PARTS = ("vision", "audio", "codec", "acoustic", "speech", "hifigan", "depth", "video", "waveform", "flow")
+
+LATENT: dict[str, Any] = {"num_key_value_heads": 4}  # latent attention has a key head for every query head
+THREE_AXES: dict[str, Any] = {"mrope_section": [2, 1, 1], "rope_type": "default", "rope_theta": 10000.0}
+STATE: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_expand": 2}
+# Sizes that must agree with one another, and switches without which a model takes no plain text.
+AGREEING: dict[str, dict[str, Any]] = {
+    "bamba": STATE | {"attn_layer_indices": [1]},
+    "bigbird_pegasus": {"attention_type": "original_full"},
+    "big_bird": {"attention_type": "original_full"},
+    "codegen": {"rotary_dim": 4},
+    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"]},
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
+                   "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0},
+    "dory": {"num_key_value_heads": 4},
+    "dots1": {"n_shared_experts": 1},
+    "esm": {"position_embedding_type": "rotary", "mask_token_id": 5},
+    "esmc": LATENT,
+    "falcon_h1": STATE | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "num_hidden_layers": 2},
+    "falcon_mamba": {"num_hidden_layers": 2},
+    "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "glm4v_moe_text": {"rope_parameters": THREE_AXES | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5}},
+    "glm4v_text": {"rope_parameters": THREE_AXES},
+    "glm_image_text": {"rope_parameters": THREE_AXES},
+    "glm_ocr_text": {"rope_parameters": THREE_AXES},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 6, "num_layers": 2},
+    "gptj": {"rotary_dim": 4},
+    "granitemoehybrid": STATE | {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2,
+                                 "num_local_experts": 0},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "hunyuan_vl_text": {"head_dim": 8},
+    "hy_v4_vl_text": {"rope_parameters": THREE_AXES},
+    "jamba": {"num_hidden_layers": 2, "attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_period": 2,
+              "expert_layer_offset": 1, "use_mamba_kernels": False},
+    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2, "num_dense_layers": 1},
+    "lilt": {"channel_shrink_ratio": 2, "hidden_size": 48},
+    "luke": {"entity_vocab_size": 8, "entity_emb_size": 16},
+    "mamba": {"num_hidden_layers": 2},
+    "mamba2": {"num_hidden_layers": 2, "num_heads": 8, "head_dim": 8, "n_groups": 1, "expand": 2},
+    "ministral": {"head_dim": 8},
+    "mistral4": {"num_key_value_heads": 4, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8},
+    "mpt": {"max_seq_len": 160},
+    "nemotron": {"head_dim": 8},
+    "qwen2_5_vl_text": {"rope_parameters": THREE_AXES},
+    "qwen2_vl_text": {"rope_parameters": THREE_AXES},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 6},
+    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [10, 16], "attn_layers": ["local", "local"],
+                 "attention_head_size": 8, "is_decoder": False, "local_attn_chunk_length": 8, "feed_forward_size": 64},
+    "roc_bert": {"pronunciation_vocab_size": 96, "pronunciation_embed_dim": 8, "shape_vocab_size": 96,
+                 "shape_embed_dim": 8},
+    "xlm": {"emb_dim": 32},
+    "xlstm": {"num_hidden_layers": 2, "qk_dim_factor": 0.5, "head_dim": None},
+    "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
+    "zamba": {"num_hidden_layers": 6, "attn_layer_offset": 1, "attn_layer_period": 3, "n_mamba_heads": 2},
+    "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "n_mamba_heads": 8,
+               "mamba_ngroups": 1, "mamba_expand": 2, "num_mem_blocks": 1, "use_mem_rope": True, "adapter_rank": 8,
+               "attention_head_dim": 16},
+    "zaya": {"num_experts_per_tok": 1},
+}  # fmt: skip
+
+
+def model_class(head: str, model_type: str) -> type[nn.Module]:
+    """The class that an auto class builds for a model type."""
+    named = HEADS[head][model_type]
+    found: type[nn.Module] = getattr(transformers, named if isinstance(named, str) else named[0])
+    return found
+
+
+def text_rows() -> Iterator[tuple[str, str]]:
+    """Every (model type, auto class) of the six whose model reads token ids and nothing else."""
+    for name in sorted({name for mapping in HEADS.values() for name in mapping if name in CONFIG_MAPPING}):
+        for head, mapping in HEADS.items():
+            if name in mapping and _is_text(name, head):
+                yield name, head
+
+
+def _is_text(model_type: str, head: str) -> bool:
+    try:
+        kind = model_class(head, model_type)
+        names = inspect.signature(kind.forward).parameters
+    except (AttributeError, ImportError):  # needs a library that is not here
+        return False
+    demanded = [p.name for p in list(names.values())[1:] if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    parts = getattr(CONFIG_MAPPING[model_type], "sub_configs", {})
+    return (
+        "input_ids" in names
+        and not OTHER_INPUTS & set(names)
+        and set(demanded) <= {"input_ids"}
+        and not any(word in part for word in OTHER_PARTS for part in parts)
+    )
+
+
+def tiny_config(model_type: str) -> PretrainedConfig:
+    """The configuration with every size made small, and each kind of layer that its default has once."""
+    kind = CONFIG_MAPPING[model_type]
+    given = _shrunk(kind()) | AGREEING.get(model_type, {})
+    return kind(**given)
+
+
+def _shrunk(default: PretrainedConfig) -> dict[str, Any]:
+    known = set(default.to_dict()) | set(getattr(default, "attribute_map", {}))
+    sizes = {name: size for size, names in SIZES for name in names if name in known and _is_set(default, name)}
+    if "kv_lora_rank" in sizes:
+        sizes |= {name: 4 for name in ("num_key_value_heads",) if name in sizes}
+    given: dict[str, Any] = sizes | {name: value for name, value in SPECIAL.items() if name in known}
+    layers = getattr(default, "layer_types", None)
+    if layers and not isinstance(getattr(type(default), "layer_types", None), property):
+        kept = list(dict.fromkeys(layers))
+        kept = kept if len(kept) > 1 else kept * 2
+        given |= {"layer_types": kept, "num_hidden_layers": len(kept)}
+    return given
+
+
+def _is_set(default: PretrainedConfig, name: str) -> bool:
+    """A switch set to None or 0 stays off; what varies by layer is set for all."""
+    try:
+        return bool(getattr(default, name, None))
+    except AttributeError as error:
+        return "per-layer" in str(error)
+
+
+def tiny_model(model_type: str, head: str) -> nn.Module:
+    """A model with random weights from the tiny configuration."""
+    torch.manual_seed(0)
+    kind = getattr(transformers, head)
+    built: nn.Module = kind.from_config(tiny_config(model_type)).eval()
+    return built

@@ -1,0 +1,180 @@
+"""One row of the coverage page: what Headrace does with one architecture under one head, and how right it is."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace import graphs
+from headrace.errors import HeadraceError
+from headrace.frontend.behaviour import Behaviour
+from headrace.frontend.trace import trace
+from headrace.ir import PER_TOKEN_OUTPUTS, AttentionType, PaddingRule, PositionSource, Program, Task, Verdict
+from headrace.lowering.packed import Pack
+from headrace.lowering.pipeline import analyse, prepare
+from tests.tiny import checkpoint, randomise
+
+SHAPES = ((1, 1), (1, 7), (3, 11), (2, 64))
+# Contract D1: a difference allowed to anybody, and the multiple of the eager model's own distance from float64.
+LEAST, OF_OWN = 1e-5, 4.0
+PROVEN = frozenset({Verdict.PROVEN, Verdict.PROVEN_SHRUNK})
+FIRST_ID = 3  # past the special ids
+
+
+@dataclass
+class Row:
+    """One line of docs/coverage.json.
+
+    Attributes:
+        types: attention types in call order, with the window where there is one.
+        verified: every attention was proven by the probe, or there is none.
+        refused: the reason in Headrace's words, None where the model is served.
+        worst_difference: from the eager float32 model on each text alone, over the shapes and both padding sides.
+        allowed: the largest difference that contract D1 allows where the worst one was met.
+        packed, cached: whether batches run without padding, and whether keys and values can be kept; else the reason.
+        seconds: to trace, type and prove.
+    """
+
+    architecture: str
+    head: str
+    types: list[str] = field(default_factory=list)
+    verified: bool = False
+    refused: str | None = None
+    worst_difference: float | None = None
+    allowed: float | None = None
+    packed: bool | str | None = None
+    cached: bool | str | None = None
+    route: str | None = None
+    recovered: int = 0
+    seconds: float = 0.0
+    broken: str | None = None
+
+    @property
+    def within(self) -> bool:
+        """Served, proven and within contract D1."""
+        return (
+            self.refused is None
+            and self.broken is None
+            and self.verified
+            and self.worst_difference is not None
+            and self.allowed is not None
+            and self.worst_difference <= self.allowed
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as docs/coverage.json holds it."""
+        return asdict(self) | {"within": self.within}
+
+
+def measure(row: Row, model: Any) -> Row:
+    """Fill in the row of a built model; whatever goes wrong is a fact about it, not an error."""
+    begun = time.perf_counter()
+    try:
+        traced = trace(checkpoint(randomise(model).eval(), row.architecture))
+        program = analyse(traced.program, traced.behaviour)
+        row.seconds = round(time.perf_counter() - begun, 1)
+        _describe(row, program)
+        row.worst_difference, row.allowed = _worst(program, traced.behaviour)
+        row.packed = _packed(program)
+        row.cached = _cached(program)
+    except HeadraceError as error:
+        row.refused = f"{type(error).__name__}: {error}"
+    except Exception as error:
+        row.broken = f"{type(error).__name__}: {str(error)[:300]}"
+    row.seconds = row.seconds or round(time.perf_counter() - begun, 1)
+    return row
+
+
+def _describe(row: Row, program: Program) -> None:
+    assert program.route is not None
+    row.types = [f"{spec.type} {spec.window}" if spec.window.bounded else str(spec.type) for spec in program.attention]
+    row.types += [node.operator for node in program.recurrent]
+    row.verified = all(spec.verdict in PROVEN for spec in program.attention)
+    row.route = program.route.name
+
+
+def _packed(program: Program) -> bool | str:
+    served = [decision.task for decision in program.tasks if decision.supported and decision.task is not Task.GENERATE]
+    task = next(iter(served), None)
+    if task is None:
+        return "no task is served"
+    try:
+        Pack()(prepare(program, task))
+    except HeadraceError as error:
+        return str(error)
+    return True
+
+
+def _cached(program: Program) -> bool | str:
+    """What a cache of keys and values asks of a program; the lowering itself is not part of this version."""
+    other = [spec.node for spec in program.attention if spec.type is not AttentionType.DECODER]
+    if other:
+        return f"{other[0]} sees later tokens"
+    if program.recurrent:
+        return f"{program.recurrent[0].node} keeps a state of its own"
+    return True if program.attention else "no attention"
+
+
+@torch.no_grad()
+def _worst(program: Program, behaviour: Behaviour) -> tuple[float, float]:
+    """The difference nearest to, or furthest past, what contract D1 allows, and what it allows there."""
+    double = copy.deepcopy(behaviour)
+    double._served.double()
+    found = [(0.0, LEAST)]
+    for batch, length in SHAPES:
+        if length > (program.limits.length or length):
+            continue
+        texts = [_text(program, max(1, length - 4 * row), row) for row in range(batch)]
+        alone = [behaviour.outputs(_padded(program, [text], len(text), left=False)) for text in texts]
+        exact = [double.outputs(_padded(program, [text], len(text), left=False)) for text in texts]
+        for left in (False, True):
+            got = _answers(program, texts, length, left)
+            for mine, theirs, best in zip(got, alone, exact, strict=True):
+                found += [_compared(*three) for three in zip(mine, theirs, best, strict=True)]
+    return max(found, key=lambda pair: pair[0] / pair[1])
+
+
+def _compared(mine: Tensor, theirs: Tensor, best: Tensor) -> tuple[float, float]:
+    own = float((theirs.double() - best.double()).abs().max())
+    worst = float((mine - theirs).abs().max()) if mine.shape == theirs.shape else torch.inf
+    return (worst if worst == worst else torch.inf), max(LEAST, OF_OWN * own)
+
+
+def _text(program: Program, length: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * length + seed)
+    return torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
+
+
+def _answers(program: Program, texts: list[Tensor], length: int, left: bool) -> list[tuple[Tensor, ...]]:
+    """Each text's outputs, run as the engine runs the program: in one padded batch, or alone where that is inexact.
+
+    The engine pads on the right. On the left it could only be asked to where a position is an input.
+    """
+    counted = program.positions.source is PositionSource.GRAPH and program.positions.table is not None
+    if program.padding is not PaddingRule.EXACT or (left and counted):
+        return [graphs.run(program.graph, _padded(program, [text], len(text), left))[0] for text in texts]
+    outputs, _ = graphs.run(program.graph, _padded(program, texts, length, left))
+    return [
+        tuple(_real(value[row], output.kind in PER_TOKEN_OUTPUTS, len(text), left)[None] for output, value in
+              zip(program.outputs, outputs, strict=True))
+        for row, text in enumerate(texts)
+    ]  # fmt: skip
+
+
+def _real(value: Tensor, per_token: bool, count: int, left: bool) -> Tensor:
+    return (value[-count:] if left else value[:count]) if per_token else value
+
+
+def _padded(program: Program, texts: list[Tensor], length: int, left: bool) -> dict[str, Tensor]:
+    ids, mask = torch.ones((len(texts), length), dtype=torch.long), torch.zeros((len(texts), length), dtype=torch.long)
+    for row, text in enumerate(texts):
+        place = slice(length - len(text), length) if left else slice(len(text))
+        ids[row, place], mask[row, place] = text, 1
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
+    named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
+    return {name: named[name] for name in program.input_names}
