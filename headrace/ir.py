@@ -384,6 +384,7 @@ class Program:
         token_types: token type ids lie below it; None where nothing bounds them.
         dtype: the dtype that the weights and activations run in, as torch names it.
         missing: parameters that the checkpoint lacked; refused once a served output reads one.
+        layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
         declared_tasks: what sentence-transformers modules add to the head's offer.
     """
 
@@ -414,6 +415,7 @@ class Program:
     recurrent: tuple[RecurrentSpec, ...] = ()
     padding: PaddingRule | None = None
     layout: Layout = Layout.PADDED
+    layout_why: str = ""
     route: Route | None = None
     prefill: Prefill | None = None
     tasks: tuple[TaskDecision, ...] = ()

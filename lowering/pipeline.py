@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.ir import Prefill, Program, Task
+from headrace.ir import Layout, Prefill, Program, Task
 from headrace.lowering import agreement, probe
 from headrace.lowering.agreement import Agree
 from headrace.lowering.attention_types import TypeAttention
 from headrace.lowering.enable import EnableTasks
+from headrace.lowering.layout import ChooseLayout
 from headrace.lowering.padding import MeasurePadding
 from headrace.lowering.passes import Pass, run_passes
 from headrace.lowering.probe import Probe
@@ -32,9 +33,11 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
     )
 
 
-def preparation(task: Task) -> tuple[Pass, ...]:
+def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
     """From there to the program of one task, ready for a backend's decompositions."""
-    return (SelectTask(task),)
+    if layout is Layout.PADDED:
+        return (SelectTask(task),)
+    return (SelectTask(task), ChooseLayout(layout))
 
 
 def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> Program:
@@ -42,6 +45,6 @@ def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> P
     return run_passes(program, analysis(eager, prefill))
 
 
-def prepare(program: Program, task: Task) -> Program:
-    """Cut down to one task."""
-    return run_passes(program, preparation(task))
+def prepare(program: Program, task: Task, layout: Layout = Layout.PADDED) -> Program:
+    """Cut down to one task, in the layout that the target runs best where the program admits it."""
+    return run_passes(program, preparation(task, layout))
