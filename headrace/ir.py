@@ -347,6 +347,8 @@ class Axis(NamedTuple):
 
 
 BATCH, SEQUENCE = Axis("batch"), Axis("sequence")
+# The input that says where each sequence of a packed row begins, and where the last ends.
+OFFSETS = "cu_seqlens"
 
 
 @dataclass(frozen=True)

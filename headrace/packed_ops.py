@@ -14,6 +14,7 @@ from torch import Tensor
 from headrace import ops
 from headrace.ir import DistanceBias, PoolKind, Window
 
+
 VARLEN_SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, Tensor? sinks, Tensor? bias, "
     "float scale, str kind, int[] window, float softcap, str bias_kind, int length) -> Tensor"

@@ -8,7 +8,7 @@ the graph changes: what works on tokens one by one does not see where a sequence
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,13 +17,13 @@ from torch.export import Dim, ExportedProgram
 
 from headrace import debug, graphs
 from headrace.errors import TraceError
-from headrace.ir import PER_TOKEN_OUTPUTS, Axis, DistanceBias, Input, Layout, Program
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, DistanceBias, Input, Layout, Program
 from headrace.lowering.attention_types import operands
 from headrace.lowering.padding import same
 from headrace.ops import ATTENTION, POOL
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
 
-PADDING, OFFSETS = "attention_mask", "cu_seqlens"
+PADDING = "attention_mask"
 ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
 LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
 # A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
@@ -56,7 +56,10 @@ class Pack:
         shapes = {name: {1: tokens} for name in names} | {OFFSETS: {0: Dim("offsets", min=3)}}
         exported = _export(module, inputs, shapes)
         given = (*(Input(name, axes=(ROW, TOKENS)) for name in names), Input(OFFSETS, "int32", (BOUNDS,)))
-        packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED)
+        nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_VARLEN]
+        named = zip(program.attention, nodes, strict=True)
+        specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
+        packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED, attention=specs)
         _compare(program, packed, LENGTHS)
         _compare(program, packed, OTHER_LENGTHS)
         return packed

@@ -9,10 +9,13 @@ import torch
 from headrace import graphs
 from headrace.errors import VerifyError
 from headrace.ir import Program, Stage
-from headrace.ops import MASK
+from headrace.ops import ATTENTION, MASK
+from headrace.packed_ops import ATTENTION_VARLEN
 
 Breach = tuple[str, str]
 Rule = Callable[[Program], Iterator[Breach]]
+# Both say the mask's kind and window in the same places.
+ATTENDING, KIND, WINDOW = (ATTENTION, ATTENTION_VARLEN), 7, 8
 
 
 def verify(program: Program, after: str) -> None:
@@ -29,13 +32,13 @@ def verify(program: Program, after: str) -> None:
 
 
 def dynamic_shapes(program: Program) -> Iterator[Breach]:
-    """Batch and sequence of every input are still symbolic."""
-    named = set(program.graph.graph_signature.user_inputs)
-    for node in program.graph.graph.nodes:
-        if node.op == "placeholder" and node.name in named:
-            shape = node.meta["val"].shape
-            if not all(isinstance(size, torch.SymInt) for size in shape[:2]):
-                yield node.name, f"shape {tuple(shape)} is frozen"
+    """Every axis of an input that a call may choose is still symbolic."""
+    placed = {node.name: node for node in program.graph.graph.nodes if node.op == "placeholder"}
+    for given in program.inputs:
+        shape = placed[given.name].meta["val"].shape
+        free = [size for size, axis in zip(shape, given.axes, strict=True) if axis.size is None]
+        if not all(isinstance(size, torch.SymInt) for size in free):
+            yield given.name, f"shape {tuple(shape)} is frozen"
 
 
 def outputs_named(program: Program) -> Iterator[Breach]:
@@ -47,16 +50,14 @@ def outputs_named(program: Program) -> Iterator[Breach]:
 
 def specs_match_nodes(program: Program) -> Iterator[Breach]:
     """Each attention node has one spec, in call order, that says what the node's arguments say."""
-    from headrace.lowering.attention_types import attention_nodes, operands
-
-    nodes = attention_nodes(program.graph)
+    nodes = [node for node in program.graph.graph.nodes if node.target in ATTENDING]
     if [node.name for node in nodes] != [spec.node for spec in program.attention]:
         yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in program.attention]}"
         return
     for node, spec in zip(nodes, program.attention, strict=True):
-        args = operands(node)
-        if (spec.mask, tuple(spec.window)) != (args["kind"], tuple(args["window"])):
-            yield node.name, f"the spec says {spec.mask} {spec.window}, the node {args['kind']} {args['window']}"
+        kind, window = node.args[KIND], node.args[WINDOW]
+        if (spec.mask, tuple(spec.window)) != (kind, tuple(window)):
+            yield node.name, f"the spec says {spec.mask} {spec.window}, the node {kind} {window}"
         if spec.q_heads % spec.kv_heads:
             yield node.name, f"{spec.q_heads} query heads do not divide into {spec.kv_heads}"
 

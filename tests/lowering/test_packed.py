@@ -9,8 +9,8 @@ import torch
 
 from headrace import graphs
 from headrace.errors import TraceError
-from headrace.ir import Layout, PoolKind, Task
-from headrace.lowering.packed import OFFSETS, PADDING, Pack, packed_inputs
+from headrace.ir import OFFSETS, Layout, PoolKind, Task
+from headrace.lowering.packed import PADDING, Pack, packed_inputs
 from headrace.lowering.pipeline import prepare
 from headrace.ops import ATTENTION, MASK, POOL, pool_rows
 from headrace.packed_ops import ATTENTION_VARLEN, pool_packed

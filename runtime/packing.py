@@ -1,0 +1,82 @@
+"""Plan and assemble packed steps: sequences after one another in one row, with no padding between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.ir import OFFSETS, Program
+from headrace.runtime.batching import Step
+from headrace.runtime.text.tokens import Encoded
+
+# Rows of few tokens take a power of two, so that each is captured once; longer ones are filled by a hundredth at most.
+LEAST, CAPTURED, COARSE = 16, 2048, 128
+# torch.export gives one sequence a graph of its own, so a row holds two, the second empty if need be.
+SEQUENCES = 2
+
+
+def row_of(tokens: int) -> int:
+    """The row that holds so many tokens."""
+    if tokens > CAPTURED:
+        return -(-tokens // COARSE) * COARSE
+    return max(LEAST, 1 << (tokens - 1).bit_length())
+
+
+def plan_packed(
+    lengths: Sequence[int], *, step_tokens: int, batch_size: int | None = None, token_budget: int | None = None
+) -> list[Step]:
+    """Fill rows with requests, longest first: tiles of like work, and memory that peaks at once.
+
+    Args:
+        lengths: tokens of each request.
+        step_tokens: tokens in a row that suit the target; one longer request still makes a row of its own.
+        batch_size: requests in a row at most.
+        token_budget: tokens in a row at most, filling included, in place of `step_tokens`.
+    """
+    budget = token_budget or step_tokens
+    most = batch_size or len(lengths)
+    steps: list[Step] = []
+    held: list[int] = []
+    tokens = 0
+
+    def close() -> None:
+        row = row_of(tokens)
+        steps.append(Step(tuple(held), max(tokens, min(row, token_budget)) if token_budget else row))
+
+    for request in sorted(range(len(lengths)), key=lambda request: (-lengths[request], request)):
+        if held and (tokens + lengths[request] > budget or len(held) == most):
+            close()
+            held, tokens = [], 0
+        held.append(request)
+        tokens += lengths[request]
+    if held:
+        close()
+    return steps
+
+
+def assemble_packed(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, Tensor]:
+    """The step's inputs: int64 [1, tokens] by name, and `cu_seqlens`, int32 [sequences + 1].
+
+    Filling at the end belongs to no sequence; it takes the first token id and the first position.
+    """
+    held = [requests[request] for request in step.requests]
+    lengths = np.array([len(one.ids) for one in held])
+    ends = np.cumsum(lengths)
+    offsets = np.full(max(len(held), SEQUENCES) + 1, ends[-1], np.int32)
+    offsets[0], offsets[1 : len(held) + 1] = 0, ends
+    place = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+    rows = {"input_ids": np.concatenate([one.ids for one in held]), "position_ids": place}
+    if any(one.types is not None for one in held):
+        kinds = [np.zeros(len(one.ids), np.int64) if one.types is None else one.types for one in held]
+        rows["token_type_ids"] = np.concatenate(kinds)
+    made = {OFFSETS: torch.from_numpy(offsets)}
+    for name in program.input_names:
+        if name != OFFSETS:
+            row = np.zeros((1, step.length), np.int64)
+            row[0, : ends[-1]] = rows.get(name, 0)
+            row += program.positions.offset if name == "position_ids" else 0
+            made[name] = torch.from_numpy(row)
+    return made
