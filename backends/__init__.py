@@ -11,9 +11,8 @@ from headrace.errors import TargetError
 TARGETS = {
     "reference": "headrace.backends.reference:Reference",
     "cpu": "headrace.backends.cpu:Cpu",
+    "cuda": "headrace.backends.cuda:Cuda",
 }
-# What "auto" tries, best first. A device that is there but unusable is an error, not a reason to go on.
-PREFERRED = ("cpu",)
 
 
 def backend(target: str, *, compiles: bool = True) -> Backend:
@@ -25,10 +24,17 @@ def backend(target: str, *, compiles: bool = True) -> Backend:
     Raises:
         TargetError: no such target, or something that it needs is missing here.
     """
-    name = PREFERRED[0] if target == "auto" else target
+    name = preferred() if target == "auto" else target
     if name not in TARGETS:
         raise TargetError(f"There is no target {target!r}. Choose from auto, {', '.join(TARGETS)}.")
     module, attribute = TARGETS[name].split(":")
     found = cast(Backend, getattr(importlib.import_module(module), attribute)())
     found.check(compiles)
     return found
+
+
+def preferred() -> str:
+    """What "auto" means here. A device that is there but unusable is an error, not a reason to go on."""
+    import torch
+
+    return "cuda" if torch.version.cuda is not None and torch.cuda.is_available() else "cpu"

@@ -85,7 +85,7 @@ class Compiled:
         """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
         self.calls = 0
         self._package, self._inputs, self._keep = package, inputs, keep
-        with _quiet():
+        with quiet():
             self._run = torch._inductor.aoti_load_package(str(package))
 
     @torch.no_grad()
@@ -105,7 +105,7 @@ def compile_program(program: Program) -> Compiled:
     """Decompose the IR's operators and compile the graph ahead of time."""
     folder = tempfile.TemporaryDirectory(prefix="headrace-")
     package = Path(folder.name) / "model.pt2"
-    with _quiet():
+    with quiet():
         lowered = program.graph.run_decompositions(DECOMPOSITIONS)
         torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
     debug.say(debug.CODE, f"compiled package: {package}")
@@ -113,7 +113,7 @@ def compile_program(program: Program) -> Compiled:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Inductor and pytree warn of their own deprecations, which a user can do nothing about."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

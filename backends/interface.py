@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from headrace.ir import Program
+from headrace.ir import Layout, Program
 
 
 class Executable(Protocol):
@@ -42,6 +41,8 @@ class Backend(Protocol):
     """The libraries whose very version its saved executables need."""
     runs_code: bool
     """Whether loading a saved executable runs machine code that lies in it."""
+    layout: Layout
+    """How sequences should lie; it compiles padded programs all the same, where a program admits nothing else."""
 
     @property
     def step_tokens(self) -> int:
@@ -56,8 +57,8 @@ class Backend(Protocol):
         """The inputs of a step as its executables take them."""
         ...
 
-    def fetch(self, output: Any) -> NDArray[np.float32]:
-        """What an executable returned, as an array on the host."""
+    def fetch(self, output: Any) -> ArrayLike:
+        """What an executable returned, in float32 on the host; `np.asarray` waits for it where the copy takes time."""
         ...
 
     def compile(self, program: Program) -> Executable:

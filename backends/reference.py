@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace import graphs
 from headrace.backends.tensors import OnTensors
-from headrace.ir import Program
+from headrace.ir import Layout, Program
 
 
 class Interpreted:
@@ -40,6 +40,10 @@ class Reference(OnTensors):
     suffix = ".pt2"
     dtypes = ("float32", "bfloat16", "float16", "float64")
     step_tokens = 1024
+
+    def __init__(self, layout: Layout = Layout.PADDED) -> None:
+        """Take programs of that layout; packed ones mean what the padded ones do, sequence by sequence."""
+        self.layout = layout
 
     def check(self, compiles: bool) -> None:
         """Nothing is needed."""

@@ -10,12 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.ir import Layout
+
 
 class OnTensors:
     """Executables take and return tensors of torch, on the CPU; saved ones are packages of compiled code."""
 
     libraries: tuple[str, ...] = ("torch",)
     runs_code = True
+    layout = Layout.PADDED
 
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a contiguous tensor."""

@@ -49,6 +49,10 @@ class NonFiniteError(HeadraceError):
     """An answer holds a NaN or an infinity."""
 
 
+class OutOfMemoryError(HeadraceError):
+    """A step needs more memory than the device has left."""
+
+
 class ArtifactError(HeadraceError):
     """A saved model is damaged, partial, foreign or newer than this version."""
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
 Edit = Callable[[fx.Graph], None]
@@ -25,6 +26,12 @@ def outputs_of(exported: ExportedProgram) -> tuple[fx.Node, ...]:
     """The nodes that the graph returns, in order."""
     returned: Any = exported.graph.output_node().args[0]
     return tuple(returned)
+
+
+def weights_of(exported: ExportedProgram) -> dict[str, Tensor]:
+    """The parameters by the name of their placeholder."""
+    specs = exported.graph_signature.input_specs
+    return {s.arg.name: exported.state_dict[str(s.target)] for s in specs if s.kind is InputKind.PARAMETER}
 
 
 def bindings(exported: ExportedProgram, inputs: Mapping[str, Tensor]) -> list[Any]:
@@ -76,6 +83,45 @@ def keep_outputs(exported: ExportedProgram, keep: tuple[int, ...]) -> ExportedPr
     returned: Any = output.args[0]
     output.args = (tuple(returned[i] for i in keep),)
     return _rebuilt(exported, module, keep)
+
+
+def call(graph: fx.Graph, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    """A new node at the graph's insertion point, its value's shape and strides worked out."""
+    node = graph.call_function(target, args)
+    values = pytree.tree_map_only(fx.Node, lambda arg: arg.meta["val"], args)
+    # Composite operators in C++ refuse symbolic sizes; their decompositions in Python do not.
+    with _fake_mode(graph), enable_python_dispatcher(), torch.no_grad():
+        node.meta["val"] = target(*values)
+    return node
+
+
+def _fake_mode(graph: fx.Graph) -> Any:
+    return next(node.meta["val"].fake_mode for node in graph.nodes if hasattr(node.meta.get("val"), "fake_mode"))
+
+
+def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> ExportedProgram:
+    """A copy that holds more weights, each a placeholder of its name that nothing reads yet."""
+    module, signature = copy.deepcopy(exported.graph_module), copy.deepcopy(exported.graph_signature)
+    first = next(iter(module.graph.nodes))
+    fake_mode = _fake_mode(module.graph)
+    with module.graph.inserting_before(first):
+        for name, weight in weights.items():
+            module.graph.placeholder(name).meta["val"] = fake_mode.from_tensor(weight, static_shapes=True)
+    specs = [InputSpec(InputKind.PARAMETER, TensorArgument(name), name) for name in weights]
+    signature.input_specs = [*specs, *signature.input_specs]
+    held = {name: torch.nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
+    module.recompile()
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=signature,
+        state_dict={**held, **exported.state_dict},
+        range_constraints=exported.range_constraints,
+        module_call_graph=exported.module_call_graph,
+        example_inputs=exported.example_inputs,
+        constants=exported.constants,
+        verifiers=exported.verifiers,
+    )
 
 
 def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int, ...] | None) -> ExportedProgram:

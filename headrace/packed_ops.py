@@ -113,9 +113,10 @@ def pool_packed(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
     """Reduce the rows [1, T, H] of each sequence to one, [n, H], as `ops.pool_rows` does."""
     rows, begin, end = hidden[0], cu_seqlens[:-1].long(), cu_seqlens[1:].long()
     if kind == PoolKind.CLS:
-        return rows.index_select(0, begin)
+        # An empty sequence at the end of a full row begins past it; its answer is nobody's.
+        return rows.index_select(0, begin.clamp(max=rows.shape[0] - 1))
     if kind == PoolKind.LAST:
-        return rows.index_select(0, end - 1)
+        return rows.index_select(0, (end - 1).clamp(min=0))
     lengths = end - begin
     if kind == PoolKind.MAX:
         return torch.segment_reduce(rows.float(), "max", lengths=lengths, unsafe=True).to(hidden.dtype)
@@ -136,7 +137,7 @@ def pool_packed(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
 
 @torch.library.custom_op("headrace::pool_varlen", mutates_args=(), schema=POOL_VARLEN_SCHEMA)
 def pool_varlen(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
-    """`pool` of a packed batch: hidden [1, T, H], cu_seqlens int32 [n + 1], to [n, H]. No sequence is empty."""
+    """`pool` of a packed batch: hidden [1, T, H], cu_seqlens int32 [n + 1], to [n, H]. What an empty one gives is nobody's."""
     whole = int(cu_seqlens[-1])
     return pool_packed(hidden[:, :whole], cu_seqlens, kind).clone()
 

@@ -10,6 +10,7 @@ from headrace.lowering.agreement import Agree
 from headrace.lowering.attention_types import TypeAttention
 from headrace.lowering.enable import EnableTasks
 from headrace.lowering.layout import ChooseLayout
+from headrace.lowering.merge import MergeLinear
 from headrace.lowering.padding import MeasurePadding
 from headrace.lowering.passes import Pass, run_passes
 from headrace.lowering.probe import Probe
@@ -37,7 +38,7 @@ def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
     """From there to the program of one task, ready for a backend's decompositions."""
     if layout is Layout.PADDED:
         return (SelectTask(task),)
-    return (SelectTask(task), ChooseLayout(layout))
+    return (SelectTask(task), ChooseLayout(layout), MergeLinear())
 
 
 def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> Program:

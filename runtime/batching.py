@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,3 +88,9 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
     positions = np.where(mask == 1, np.arange(step.length), 0) + program.positions.offset
     named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": types}
     return {name: named[name] for name in program.input_names}
+
+
+def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Iterator[NDArray[Any]]:
+    """The answer to each request of the step, in its order: of [requests, length, width] or [requests, width]."""
+    for row, request in enumerate(step.requests):
+        yield output[row, : lengths[request]] if per_token else output[row]

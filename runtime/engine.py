@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +12,18 @@ import numpy as np
 
 from headrace.backends.interface import Backend, Executable
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
-from headrace.ir import PER_TOKEN_OUTPUTS, OutputKind, Program, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
+from headrace.runtime import batching, packing
 from headrace.runtime.answers import require_finite
-from headrace.runtime.batching import assemble, plan
+from headrace.runtime.batching import Step
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.tokens import Encoded
 from headrace.tasks import answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
+BATCHERS = {Layout.PADDED: batching, Layout.PACKED: packing}
+AHEAD = 4  # steps that the target is given before the first is read back
 NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
 
 
@@ -83,7 +87,7 @@ class Engine:
             )
         from headrace.lowering.pipeline import prepare
 
-        program = prepare(self.program, task)
+        program = prepare(self.program, task, self.backend.layout)
         return Lane(program, self.backend.compile(program), state_for(program))
 
     def _warn_of_pooling(self, kind: OutputKind) -> None:
@@ -106,24 +110,41 @@ class Engine:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
         lengths = [len(request.ids) for request in requests]
-        steps = plan(
+        results: list[Array] = [np.empty(0)] * len(requests)
+        with bar(f"{task}: texts", len(requests), progress) as shown:
+            for step, output in self._steps(lane, requests, lengths, batch_size):
+                self._keep(lane, step, lengths, output, results)
+                shown.advance(len(step.requests))
+        return results
+
+    def _steps(
+        self, lane: Lane, requests: Sequence[Encoded], lengths: Sequence[int], batch_size: int | None
+    ) -> Iterator[tuple[Step, Array]]:
+        """Every step and its output on the host. The target works some steps ahead of what is read back."""
+        batcher = BATCHERS[lane.program.layout]
+        steps = batcher.plan(
             lengths,
-            self.program,
+            lane.program,
             step_tokens=self.backend.step_tokens,
             batch_size=batch_size,
             token_budget=self.token_budget,
         )
-        results: list[Array] = [np.empty(0)] * len(requests)
-        with bar(f"{task}: texts", len(requests), progress) as shown:
-            for step in steps:
-                inputs = self.backend.feed(assemble(step, requests, lane.program))
-                output = self.backend.fetch(lane.state.step(lane.executable, inputs))
-                for row, request in enumerate(step.requests):
-                    kept = output[row, : lengths[request]] if per_token else output[row]
-                    results[request] = require_finite(
-                        kept.copy(), f"The answer to request {request}", self.program.dtype
-                    )
-                shown.advance(len(step.requests))
-        return results
+        waiting: deque[tuple[Step, Any]] = deque()
+        for step in steps:
+            inputs = self.backend.feed(batcher.assemble(step, requests, lane.program))
+            waiting.append((step, self.backend.fetch(lane.state.step(lane.executable, inputs))))
+            if len(waiting) > AHEAD:
+                done, output = waiting.popleft()
+                yield done, np.asarray(output)
+        for done, output in waiting:
+            yield done, np.asarray(output)
+
+    def _keep(self, lane: Lane, step: Step, lengths: Sequence[int], output: Array, results: list[Array]) -> None:
+        per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
+        finite = bool(np.isfinite(output).all())
+        answers = BATCHERS[lane.program.layout].rows(step, lengths, output, per_token)
+        for request, answer in zip(step.requests, answers, strict=True):
+            if not finite:  # it may be padding's alone
+                require_finite(answer, f"The answer to request {request}", self.program.dtype)
+            results[request] = answer.copy()

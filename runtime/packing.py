@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from headrace.ir import OFFSETS, Program
 from headrace.runtime.batching import Step
@@ -25,8 +25,13 @@ def row_of(tokens: int) -> int:
     return max(LEAST, 1 << (tokens - 1).bit_length())
 
 
-def plan_packed(
-    lengths: Sequence[int], *, step_tokens: int, batch_size: int | None = None, token_budget: int | None = None
+def plan(
+    lengths: Sequence[int],
+    program: Program,
+    *,
+    step_tokens: int,
+    batch_size: int | None = None,
+    token_budget: int | None = None,
 ) -> list[Step]:
     """Fill rows with requests, longest first: tiles of like work, and memory that peaks at once.
 
@@ -57,7 +62,7 @@ def plan_packed(
     return steps
 
 
-def assemble_packed(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, Tensor]:
+def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[Any]]:
     """The step's inputs: int64 [1, tokens] by name, and `cu_seqlens`, int32 [sequences + 1].
 
     Filling at the end belongs to no sequence; it takes the first token id and the first position.
@@ -65,18 +70,24 @@ def assemble_packed(step: Step, requests: Sequence[Encoded], program: Program) -
     held = [requests[request] for request in step.requests]
     lengths = np.array([len(one.ids) for one in held])
     ends = np.cumsum(lengths)
-    offsets = np.full(max(len(held), SEQUENCES) + 1, ends[-1], np.int32)
+    total = int(ends[-1])
+    offsets = np.full(max(len(held), SEQUENCES) + 1, total, np.int32)
     offsets[0], offsets[1 : len(held) + 1] = 0, ends
-    place = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-    rows = {"input_ids": np.concatenate([one.ids for one in held]), "position_ids": place}
-    if any(one.types is not None for one in held):
+    named = {name: np.zeros((1, step.length), np.int64) for name in program.input_names if name != OFFSETS}
+    named["input_ids"][0, :total] = np.concatenate([one.ids for one in held])
+    if "position_ids" in named:
+        named["position_ids"][0, :total] = np.arange(total) - np.repeat(ends - lengths, lengths)
+        named["position_ids"] += program.positions.offset
+    if "token_type_ids" in named and any(one.types is not None for one in held):
         kinds = [np.zeros(len(one.ids), np.int64) if one.types is None else one.types for one in held]
-        rows["token_type_ids"] = np.concatenate(kinds)
-    made = {OFFSETS: torch.from_numpy(offsets)}
-    for name in program.input_names:
-        if name != OFFSETS:
-            row = np.zeros((1, step.length), np.int64)
-            row[0, : ends[-1]] = rows.get(name, 0)
-            row += program.positions.offset if name == "position_ids" else 0
-            made[name] = torch.from_numpy(row)
-    return made
+        named["token_type_ids"][0, :total] = np.concatenate(kinds)
+    return named | {OFFSETS: offsets}
+
+
+def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Iterator[NDArray[Any]]:
+    """The answer to each request of the step, in its order: of [1, tokens, width] or [sequences, width]."""
+    begin = 0
+    for row, request in enumerate(step.requests):
+        end = begin + lengths[request]
+        yield output[0, begin:end] if per_token else output[row]
+        begin = end

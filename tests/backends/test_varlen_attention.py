@@ -258,18 +258,23 @@ def check_listing(device: str) -> None:
         assert not (found[~real, 0] < found[~real, 1]).any()
 
 
-def interpreted(cases: list[str]) -> None:
-    """The kernel on the CPU; called in a process whose environment has TRITON_INTERPRET."""
+def patch_interpreter() -> None:
+    """NumPy 2.4 no longer takes int() of an array of one element, which Triton's interpreter relies on."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
 
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, *rest: Any) -> Any:
         made = patch(tensor, *rest)
-        tensor.__index__ = lambda self: int(self.handle.data.item())  # NumPy 2.4 no longer takes int() of one element
+        tensor.__index__ = lambda self: int(self.handle.data.item())
         return made
 
     interpreter._patch_lang_tensor = patched
+
+
+def interpreted(cases: list[str]) -> None:
+    """The kernel on the CPU; called in a process whose environment has TRITON_INTERPRET."""
+    patch_interpreter()
     check_listing("cpu")
     for name, dtype in itertools.product(cases, (torch.float32, torch.float16)):
         case = CASES[name]

@@ -93,6 +93,20 @@ def test_a_crossing_that_no_node_shows_is_seen(analysed: Any) -> None:
         Pack()(padded.with_(exported=graphs.rewrite(padded.graph, widen)))
 
 
+@pytest.mark.parametrize(("name", "why"), [("lfm2", "would carry state"), ("fnet", "State crosses")])
+def test_what_cannot_be_packed_stays_padded_and_says_why(name: str, why: str, analysed: Any) -> None:
+    program = prepare(analysed(name), Task.EMBED, Layout.PACKED)
+    assert program.layout is Layout.PADDED
+    assert why in program.layout_why
+
+
+def test_a_packed_program_names_its_own_nodes(analysed: Any) -> None:
+    program = prepare(analysed("modernbert"), Task.EMBED, Layout.PACKED)
+    assert program.layout is Layout.PACKED
+    assert program.layout_why == ""
+    assert {spec.node for spec in program.attention} <= {node.name for node in program.graph.graph.nodes}
+
+
 @pytest.mark.parametrize("kind", list(PoolKind))
 def test_pooling_equals_the_padded_kind(kind: PoolKind) -> None:
     rows = torch.randn(1, sum(LENGTHS), 6, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,202 @@
+"""What the GPU targets share: programs moved to the device, packed ones in terms of our kernels, compiled once.
+
+A packed graph with symbolic tokens and sequences is compiled once per program and covers every row. Rows of few
+tokens, where launching costs more than computing, are captured as graphs of the device besides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+from torch.export.passes import move_to_device_pass
+
+from headrace import graphs
+from headrace.backends.inductor import Compiled, compile_program, quiet
+from headrace.backends.interface import Executable
+from headrace.backends.replay import Replays
+from headrace.errors import OutOfMemoryError
+from headrace.ir import OFFSETS, Layout, Program
+
+# A graph is compiled for rows up to here, or up to the longest request where that is longer; a longer row compiles anew.
+LONGEST = 1 << 16
+# Tokens and sequences of the batch that a graph is compiled on; what it holds for is symbolic.
+SAMPLE = (4096, 33)
+
+
+class Host:
+    """A copy to the host under way; `np.asarray` waits for it."""
+
+    def __init__(self, output: Tensor) -> None:
+        """Begin to copy, on the stream that computes the output."""
+        self._array = torch.empty(output.shape, dtype=torch.float32, pin_memory=True)
+        self._array.copy_(output.float(), non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
+        """The array, once it is there."""
+        self._done.synchronize()
+        array: NDArray[np.float32] = self._array.numpy()
+        return array
+
+
+class Gpu:
+    """Runs packed programs where the program admits it, and padded ones ahead-of-time compiled."""
+
+    name: str
+    suffix = ".pt2"
+    dtypes = ("bfloat16", "float16", "float32")
+    libraries = ("torch", "triton")
+    runs_code = True
+    layout = Layout.PACKED
+    # Enough for products to run near their peak; more only costs memory.
+    step_tokens = 16384
+
+    def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """Each array in pinned memory, from where it is copied while the device computes."""
+        return {name: torch.from_numpy(array).pin_memory() for name, array in inputs.items()}
+
+    def fetch(self, output: Tensor) -> Host:
+        """Begin to copy the output to the host."""
+        return Host(output)
+
+    def compile(self, program: Program) -> Executable:
+        """Move the program to the device and compile it."""
+        moved = program.with_(exported=on_device(program))
+        if program.layout is Layout.PADDED:
+            return Padded(compile_program(moved))
+        return Packed(moved, self.step_tokens)
+
+    def load(self, path: Path, program: Program) -> Executable:
+        """Load a padded program's package; a packed one is compiled anew from its graph."""
+        if program.layout is Layout.PADDED:
+            return Padded(Compiled(path, program.input_names))
+        return Packed(program.with_(exported=torch.export.load(path)), self.step_tokens)
+
+
+def on_device(program: Program) -> Any:
+    """A copy of the graph on the GPU."""
+    return move_to_device_pass(graphs.rewrite(program.graph, lambda graph: None), "cuda")
+
+
+class Padded:
+    """An ahead-of-time compiled padded program, fed from the host."""
+
+    graphs = 1
+
+    def __init__(self, compiled: Compiled) -> None:
+        """Keep what was compiled."""
+        self._compiled = compiled
+
+    @property
+    def calls(self) -> int:
+        """How often it ran."""
+        return self._compiled.calls
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Copy the inputs to the device and run."""
+        with exact(), memory_told():
+            return self._compiled({name: given.to("cuda", non_blocking=True) for name, given in inputs.items()})
+
+    def save(self, path: Path) -> None:
+        """Copy the package."""
+        self._compiled.save(path)
+
+
+class Packed:
+    """A packed program, compiled for any row, with the rows of few tokens captured."""
+
+    graphs = 1
+
+    def __init__(self, program: Program, step_tokens: int) -> None:
+        """Compile on a sample, then capture the short rows.
+
+        Args:
+            program: packed, its graph on the device.
+        """
+        self.calls = 0
+        self._exported, self._names = program.graph, program.input_names
+        self._lock = threading.Lock()
+        longest = max(step_tokens, program.limits.length or 0, LONGEST)
+        with quiet(), exact(), torch.no_grad():
+            self._run = _compiled(_kernels(program), program, longest)
+            self._replays = Replays(self._run, program)
+
+    @torch.no_grad()
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Copy the inputs to the device and run, without waiting for either."""
+        self.calls += 1
+        with self._lock, exact(), memory_told():
+            if self._replays.fit(inputs):
+                return self._replays(inputs)
+            output: Tensor = self._run(*(inputs[name].to("cuda", non_blocking=True) for name in self._names))
+            return output
+
+    def save(self, path: Path) -> None:
+        """Write the graph and its weights."""
+        torch.export.save(self._exported, path)
+
+
+def _kernels(program: Program) -> fx.GraphModule:
+    from headrace.backends.kernels.lowered import with_kernels
+
+    module = graphs.flat_module(with_kernels(program.graph))
+    returned: Any = module.graph.output_node().args[0]
+    module.graph.output_node().args = (returned[0],)
+    module.recompile()
+    return module
+
+
+def _compiled(module: fx.GraphModule, program: Program, longest: int) -> Any:
+    """One graph for any number of tokens up to `longest` and of sequences; its first call compiles it."""
+    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    sample = sample_row(program, *SAMPLE)
+    for name, tensor in sample.items():
+        # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
+        axis, least = (0, 3) if name == OFFSETS else (1, 2)
+        torch._dynamo.mark_dynamic(tensor, axis, min=least, max=longest + 1)
+    compiled(*(sample[name] for name in program.input_names))
+    return compiled
+
+
+def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
+    """A row of sequences of like length, on the device."""
+    offsets = torch.arange(count + 1, device="cuda", dtype=torch.int64) * tokens // count
+    begin = offsets[:-1].repeat_interleave(offsets.diff())
+    place = (torch.arange(tokens, device="cuda") - begin)[None]
+    rows = {
+        "input_ids": place % program.vocabulary,
+        "position_ids": place % (program.limits.length or tokens) + program.positions.offset,
+    }
+    return {name: rows.get(name, place * 0) for name in program.input_names if name != OFFSETS} | {
+        OFFSETS: offsets.to(torch.int32)
+    }
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """float32 means float32: products by TF32 are off, whatever the process has set."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """What the device's allocator refuses, as an error of ours; its cache is given back first."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise OutOfMemoryError(str(error).split(". ", maxsplit=1)[0]) from error

@@ -1,0 +1,99 @@
+"""A packed program in terms of our kernels: on a GPU, and on the CPU under Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from headrace import graphs
+from headrace.ir import Layout, PoolKind, Task
+from headrace.lowering.packed import packed_inputs
+from headrace.lowering.pipeline import analyse, prepare
+from headrace.packed_ops import pool_packed
+from tests.tiny import build, checkpoint
+
+ROOT = Path(__file__).parents[2]
+LENGTHS = (5, 17, 3, 1, 40)
+NAMES = ("bert", "modernbert", "qwen3", "gpt-oss")
+
+
+def packed(name: str) -> Any:
+    from headrace.frontend.trace import trace
+
+    traced = trace(checkpoint(build(name)))
+    return prepare(analyse(traced.program, traced.behaviour), Task.EMBED, Layout.PACKED)
+
+
+def check_program(name: str, device: str) -> None:
+    """The same answers as the operators' definitions give, from one list of tiles a row count."""
+    from headrace.backends.kernels.lowered import ATTENTION_TRITON, TILES, with_kernels
+
+    program = packed(name)
+    lowered = with_kernels(program.graph)
+    targets = [node.target for node in lowered.graph.nodes]
+    assert targets.count(TILES) == 1
+    assert targets.count(ATTENTION_TRITON) == len(program.attention)
+    inputs = packed_inputs(program, program.input_names[:-1], LENGTHS)
+    (wanted,), _ = graphs.run(program.graph, inputs)
+    (found,), _ = graphs.run(lowered, inputs)
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)
+
+
+def check_pooling(device: str) -> None:
+    """Every kind, with filling behind the last sequence, which may hold anything."""
+    from headrace.backends.kernels.varlen_pool import reduced
+
+    offsets = torch.tensor([0, *np.cumsum(LENGTHS), sum(LENGTHS)]).to(torch.int32)
+    hidden = torch.randn(1, sum(LENGTHS) + 3, 150, generator=torch.Generator().manual_seed(0))
+    hidden[:, sum(LENGTHS) :] = torch.nan
+    for kind in PoolKind:
+        wanted = pool_packed(hidden[:, : sum(LENGTHS)], offsets[:-1], kind)
+        found = reduced(hidden.to(device), offsets.to(device), kind.value).cpu()
+        torch.testing.assert_close(found[:-1], wanted, atol=1e-6, rtol=1e-6)
+
+
+class Interpreted:
+    """A kernel as an operator launches it; `wrap_triton` takes no interpreted ones. Fake tensors launch nothing."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*args: Any, **constants: Any) -> None:
+            if not isinstance(args[0], FakeTensor):
+                self._kernel[grid](*args, **constants)
+
+        return launch
+
+
+def interpreted(name: str) -> None:
+    """Called in a process whose environment has TRITON_INTERPRET."""
+    from tests.backends.test_varlen_attention import patch_interpreter
+
+    patch_interpreter()
+    torch.library.wrap_triton = Interpreted  # type: ignore[assignment]
+    check_pooling("cpu") if name == "pooling" else check_program(name, "cpu")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which only Linux CUDA torch has")
+@pytest.mark.parametrize("name", ["pooling", *NAMES])
+def test_under_the_interpreter(name: str) -> None:
+    code = f"from tests.backends.test_lowered import interpreted; interpreted({name!r})"
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+def test_pooling_on_a_gpu() -> None:
+    check_pooling("cuda")

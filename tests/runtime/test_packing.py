@@ -1,0 +1,111 @@
+"""Packed steps: every request once, rows within the budget, and answers that equal the oracle's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.backends.cpu import Cpu
+from headrace.backends.reference import Reference
+from headrace.ir import OFFSETS, Input, Layout, Limits, Positions, PositionSource
+from headrace.runtime.engine import Engine
+from headrace.runtime.packing import assemble, plan, row_of, rows
+from headrace.runtime.text.tokens import Encoded
+from tests.conformance import oracle
+from tests.synthetic import facts
+from tests.tiny import VOCABULARY
+
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60)
+
+
+def made(*names: str, offset: int = 0) -> Any:
+    inputs = tuple(Input(name) for name in (*names, OFFSETS))
+    return facts(inputs=inputs, layout=Layout.PACKED, positions=Positions(PositionSource.INPUT, offset))
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 9) | st.none())
+def test_every_request_runs_once(lengths: list[int], batch_size: int | None) -> None:
+    steps = plan(lengths, made(), step_tokens=512, batch_size=batch_size)
+    assert sorted(i for step in steps for i in step.requests) == list(range(len(lengths)))
+    for step in steps:
+        assert sum(lengths[i] for i in step.requests) <= step.length <= 512
+        assert batch_size is None or len(step.requests) <= batch_size
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(40, 200))
+def test_no_row_passes_the_users_budget(lengths: list[int], budget: int) -> None:
+    assert all(step.length <= budget for step in plan(lengths, made(), step_tokens=512, token_budget=budget))
+
+
+def test_a_longer_request_has_a_row_of_its_own() -> None:
+    steps = plan([3, 5000, 4], made(), step_tokens=512)
+    assert [step.requests for step in steps] == [(1,), (2, 0)]
+    assert steps[0].length == 5120
+
+
+@pytest.mark.parametrize(("tokens", "row"), [(1, 16), (17, 32), (2048, 2048), (2049, 2176), (16384, 16384)])
+def test_few_rows(tokens: int, row: int) -> None:
+    assert row_of(tokens) == row
+
+
+def test_positions_begin_anew_and_filling_belongs_to_none() -> None:
+    """P8: the RoBERTa family starts past its padding id in every sequence."""
+    program = made("input_ids", "position_ids", "token_type_ids", offset=2)
+    (step,) = plan([2, 3], program, step_tokens=512)
+    requests = [Encoded(np.array([7, 8]), np.array([0, 1])), Encoded(np.array([4, 5, 6]))]
+    inputs = assemble(step, requests, program)
+    assert inputs["input_ids"].tolist() == [[4, 5, 6, 7, 8] + [0] * 11]
+    assert inputs["position_ids"].tolist() == [[2, 3, 4, 2, 3] + [2] * 11]
+    assert inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1] + [0] * 11]
+    assert inputs[OFFSETS].tolist() == [0, 3, 5]
+    assert inputs[OFFSETS].dtype == np.int32
+
+
+def test_one_request_has_an_empty_neighbour() -> None:
+    program = made("input_ids")
+    (step,) = plan([3], program, step_tokens=512)
+    inputs = assemble(step, [Encoded(np.array([7, 8, 9]))], program)
+    assert inputs[OFFSETS].tolist() == [0, 3, 3]
+    output = np.arange(32).reshape(1, 16, 2)
+    assert [one.tolist() for one in rows(step, [3], output, True)] == [output[0, :3].tolist()]
+    assert [one.tolist() for one in rows(step, [3], output[0, :2], False)] == [[0, 1]]
+
+
+CASES = {
+    "xlm-roberta": ("AutoModel", "embed"),
+    "modernbert": ("AutoModelForTokenClassification", "token_classify"),
+    "gemma3-bidirectional": ("AutoModel", "embed"),
+    "qwen3": ("AutoModel", "embed"),
+    "llama": ("AutoModelForSequenceClassification", "classify"),
+    "gpt-oss": ("AutoModel", "embed"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_engine_answers_as_the_oracle(name: str, analysed: Any, tiny: Any) -> None:
+    """D2: the packed lowering on the reference target, one request and a batch of mixed lengths."""
+    head, task = CASES[name]
+    engine = Engine(analysed(name, head), Reference(Layout.PACKED))
+    requests = oracle.prompts(engine.program.limits.length, VOCABULARY)
+    encoded = [Encoded(np.array(ids)) for ids in requests]
+    assert engine.lane(task).program.layout is Layout.PACKED
+    read = oracle.logits if task != "embed" else oracle.pooled(str(engine.program.pooling.kinds[0]))
+    oracle.require_close(engine.run(task, encoded), tiny(name, head), requests, read)
+    alone = [engine.run(task, [one])[0] for one in encoded]
+    oracle.require_close(alone, tiny(name, head), requests, read)
+
+
+def test_the_compiled_packed_program(analysed: Any, tiny: Any) -> None:
+    """The CPU target runs packed programs too, by the operators' own definitions."""
+    backend = Cpu()
+    backend.layout = Layout.PACKED
+    engine = Engine(analysed("xlm-roberta"), backend)
+    requests = oracle.prompts(engine.program.limits.length, VOCABULARY)
+    answers = engine.run("embed", [Encoded(np.array(ids)) for ids in requests])
+    oracle.require_close(answers, tiny("xlm-roberta"), requests, oracle.pooled("mean"))
