@@ -33,7 +33,7 @@ class Cuda(Gpu):
         if found < OLDEST:
             raise TargetError(
                 f"The target cuda needs compute capability {OLDEST[0]}.{OLDEST[1]} or above; "
-                f"{torch.cuda.get_device_name()} has {found[0]}.{found[1]}. Use target=\"cpu\"."
+                f'{torch.cuda.get_device_name()} has {found[0]}.{found[1]}. Use target="cpu".'
             )
         if importlib.util.find_spec("triton") is None:
             raise TargetError(f"The target cuda needs Triton, which is not installed. pip install triton, {other}")

@@ -25,7 +25,7 @@ from headrace.backends.replay import Replays
 from headrace.errors import OutOfMemoryError
 from headrace.ir import OFFSETS, Layout, Program
 
-# A graph is compiled for rows up to here, or up to the longest request where that is longer; a longer row compiles anew.
+# A graph is compiled for rows up to here, or up to the longest request where that is longer.
 LONGEST = 1 << 16
 # Tokens and sequences of the batch that a graph is compiled on; what it holds for is symbolic.
 SAMPLE = (4096, 33)
@@ -38,7 +38,7 @@ class Host:
         """Begin to copy, on the stream that computes the output."""
         self._array = torch.empty(output.shape, dtype=torch.float32, pin_memory=True)
         self._array.copy_(output.float(), non_blocking=True)
-        self._done = torch.cuda.Event()
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._done.record()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
@@ -94,15 +94,11 @@ class Padded:
 
     def __init__(self, compiled: Compiled) -> None:
         """Keep what was compiled."""
-        self._compiled = compiled
-
-    @property
-    def calls(self) -> int:
-        """How often it ran."""
-        return self._compiled.calls
+        self.calls, self._compiled = 0, compiled
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Copy the inputs to the device and run."""
+        self.calls += 1
         with exact(), memory_told():
             return self._compiled({name: given.to("cuda", non_blocking=True) for name, given in inputs.items()})
 

@@ -48,7 +48,7 @@ class Replays:
         if "position_ids" in inputs:
             inputs["position_ids"] += program.positions.offset
         given = [inputs[name] for name in self._names]
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run(*given)

@@ -14,7 +14,6 @@ from torch import Tensor
 from headrace import ops
 from headrace.ir import DistanceBias, PoolKind, Window
 
-
 VARLEN_SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, Tensor? sinks, Tensor? bias, "
     "float scale, str kind, int[] window, float softcap, str bias_kind, int length) -> Tensor"
@@ -137,7 +136,7 @@ def pool_packed(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
 
 @torch.library.custom_op("headrace::pool_varlen", mutates_args=(), schema=POOL_VARLEN_SCHEMA)
 def pool_varlen(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
-    """`pool` of a packed batch: hidden [1, T, H], cu_seqlens int32 [n + 1], to [n, H]. What an empty one gives is nobody's."""
+    """`pool` of a packed batch: hidden [1, T, H], cu_seqlens int32 [n + 1], to [n, H]. An empty one's is nobody's."""
     whole = int(cu_seqlens[-1])
     return pool_packed(hidden[:, :whole], cu_seqlens, kind).clone()
 

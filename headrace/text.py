@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from headrace.ir import AttentionSpec, Labels, Limits, Pooling, Positions, Program
+from headrace.ir import AttentionSpec, Labels, Layout, Limits, Pooling, Positions, Program
 
 
 def program_text(program: Program) -> str:
@@ -34,6 +34,8 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"  recurrent  {node.node}: {node.operator}"
     if program.padding:
         yield f"  padding    {program.padding}"
+    if program.layout is Layout.PACKED or program.layout_why:
+        yield f"  layout     {program.layout}" + f" ({program.layout_why})" * bool(program.layout_why)
     if program.route:
         yield f"  route      {program.route.name} ({program.route.rule}: {program.route.reason})"
     if program.prefill:

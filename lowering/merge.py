@@ -49,7 +49,9 @@ def _groups(graph: fx.Graph, held: dict[str, Tensor]) -> list[Group]:
 
 def _key(group: Group) -> Key:
     """What a group computes with; layers that share their weights share the merged ones."""
-    return tuple((str(node.args[1]), str(node.args[2]) if len(node.args) > 2 and node.args[2] else None) for node in group)
+    return tuple(
+        (str(node.args[1]), str(node.args[2]) if len(node.args) > 2 and node.args[2] else None) for node in group
+    )
 
 
 def _bias(held: dict[str, Tensor], weight: str, bias: str | None) -> Tensor:

@@ -78,6 +78,13 @@ class Engine:
                 self.lanes[kind] = self._compiled(chosen)
         return self.lanes[kind]
 
+    def described(self) -> Program:
+        """The program, with the layout of what was compiled first."""
+        lane = next(iter(self.lanes.values()), None)
+        if lane is None:
+            return self.program
+        return self.program.with_(layout=lane.program.layout, layout_why=lane.program.layout_why)
+
     def _compiled(self, task: Task) -> Lane:
         if self.program.exported is None:
             held = ", ".join(self.lanes)

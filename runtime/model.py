@@ -94,7 +94,7 @@ class CompiledModel:
 
     def explain(self, form: str = "text") -> str:
         """What the model's attention does, how it is routed and what it serves, as "text" or "html"."""
-        return explain(self.program, form, target=self.target, task=self.task)
+        return explain(self.engine.described(), form, target=self.target, task=self.task)
 
     def warm(self, progress: bool | None = None) -> CompiledModel:
         """Compile for the default task now; where this version cannot run that one, for the first that it can."""

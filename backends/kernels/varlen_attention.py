@@ -98,7 +98,7 @@ def attention_varlen_triton(  # noqa: PLR0913, PLR0917 - an operator's arguments
 
 def tuning_for(q: Tensor, v: Tensor, length: int, form: Form) -> Blocks:
     """The table's tuning. A window that is short on both sides makes short sequences of long ones."""
-    right = 0 if form.kind == MaskKind.CAUSAL else form.window.right
+    right = 0 if MaskKind(form.kind).causal else form.window.right
     seen = form.window.left + right + 1 if form.window.left >= 0 and right >= 0 else length
     return tuning.choose(tuning.family(q.device), q.dtype, max(q.shape[2], v.shape[2]), min(length, seen))
 
@@ -136,6 +136,8 @@ def launch(
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     pack = packed_heads(group, blocks.pack)
     assert work.rows * pack <= blocks.m, f"tiles of {work.rows} rows of {pack} heads do not fit in {blocks.m}"
+    chunked = form.kind == MaskKind.CHUNKED
+    assert not (chunked and work.bounds is not None), "a shared tile does not know where its sequences begin"
     # What a constant leaves unused still needs a tensor.
     bounds = q if work.bounds is None else work.bounds
     arguments = (
@@ -155,8 +157,9 @@ def launch(
         "DV_PAD": padded(v.shape[2]),
         "BLOCK_M": blocks.m,
         "BLOCK_N": blocks.n,
-        "LEFT": max(form.window.left, -1),
-        "RIGHT": 0 if form.kind == MaskKind.CAUSAL else max(form.window.right, -1),
+        "LEFT": -1 if chunked else max(form.window.left, -1),
+        "RIGHT": 0 if MaskKind(form.kind).causal else max(form.window.right, -1),
+        "CHUNK": form.window.left + 1 if chunked else 0,
         "BIAS": str(form.bias_kind),
         "REACH": 0 if bias is None or form.bias_kind != DistanceBias.RELATIVE else (bias.shape[1] - 1) // 2,
         "SINK": sinks is not None,

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: PLR0913, PLR0915, PLR0917, PIE808 - a kernel takes plain arguments, and is one function where it can
+# ruff: noqa: C901, PLR0913, PLR0915, PLR0917, PIE808 - a kernel takes plain arguments, and is one function where it can
 """The Triton kernel of attention over packed sequences: every mask, bias, dtype and head size, CUDA and ROCm alike.
 
 Whatever the mask, the keys that a query sees are one interval, `first..last`. The blocks of keys that every row of a
@@ -78,8 +78,8 @@ def attend_tiles(
     q_t, q_h, k_t, k_h, v_t, v_h, o_t, o_h, bounds_end, bias_h,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr,
-    SINK: tl.constexpr, MERGED: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_N: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CHUNK: tl.constexpr, BIAS: tl.constexpr,
+    REACH: tl.constexpr, SINK: tl.constexpr, MERGED: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, PACK query heads of one key head side by side, against all the keys that it sees."""
     tile = TILES + (tl.program_id(0) // PROGRAMS) * 4
@@ -120,6 +120,10 @@ def attend_tiles(
         first = tl.maximum(first, rows - LEFT)
         lo = tl.maximum(r0 - LEFT, 0)
         inner_lo = tl.maximum(r1 - 1 - LEFT, 0)
+    if CHUNK > 0:
+        first = tl.maximum(first, rows // CHUNK * CHUNK)
+        lo = r0 // CHUNK * CHUNK
+        inner_lo = (r1 - 1) // CHUNK * CHUNK
     if RIGHT >= 0:
         last = tl.minimum(last, rows + RIGHT)
         hi = tl.minimum(r1 + RIGHT, n)

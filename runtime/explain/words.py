@@ -9,6 +9,7 @@ from headrace.ir import (
     AttentionSpec,
     AttentionType,
     Head,
+    Layout,
     Limits,
     MaskKind,
     PaddingRule,
@@ -184,6 +185,7 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "prompts": ", ".join(name for name, _ in program.text.prompts),
         "positions": positions_text(program.positions),
         "padding": _padding(program.padding),
+        "layout": _layout(program),
         "labels": labels_text(program.labels) if program.labels else "none",
         "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.claims),
         "not in the checkpoint": ", ".join(program.missing),
@@ -208,6 +210,12 @@ def _truncation(program: Program) -> str:
     if program.text.truncates and program.text.max_length:
         return str(limits_text(Limits(program.text.max_length, program.text.why)))
     return "long texts are refused unless you ask to truncate" if not program.text.truncates else program.text.why
+
+
+def _layout(program: Program) -> str:
+    if program.layout is Layout.PACKED:
+        return "packed: sequences follow one another in a row, and no padding is computed"
+    return f"padded: {program.layout_why}" if program.layout_why else ""
 
 
 def _padding(rule: PaddingRule | None) -> str:

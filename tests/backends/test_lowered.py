@@ -80,7 +80,7 @@ def interpreted(name: str) -> None:
     from tests.backends.test_varlen_attention import patch_interpreter
 
     patch_interpreter()
-    torch.library.wrap_triton = Interpreted  # type: ignore[assignment]
+    torch.library.wrap_triton = Interpreted
     check_pooling("cpu") if name == "pooling" else check_program(name, "cpu")
 
 

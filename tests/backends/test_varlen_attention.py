@@ -22,7 +22,7 @@ from headrace import ops
 from headrace.backends.kernels import ops as _registered  # noqa: F401 - puts the kernel behind the operator
 from headrace.backends.kernels import tiles, tuning
 from headrace.ir import DistanceBias as Bias
-from headrace.ir import Window
+from headrace.ir import MaskKind, Window
 from headrace.packed_ops import ATTENTION_VARLEN, attention_varlen, distance_bias
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +55,7 @@ CASES = {
     "window to itself": Case(window=Window(0, 0)),
     "right 0 is causal": Case(window=Window(-1, 0)),
     "causal window": Case(kind=CAUSAL, window=Window(30, -1)),
+    "chunked": Case(kind=MaskKind.CHUNKED, window=Window(29, 0)),
     "grouped": Case(heads=4, kv_heads=2, dim=128, v_dim=128, kind=CAUSAL),
     "one key head": Case(heads=4, kv_heads=1),
     "three a group": Case(heads=6, kv_heads=2, dim=32, v_dim=32),
@@ -155,6 +156,8 @@ def check_kernel(
     chosen = blocks or kernel.tuning_for(given.q, given.v, 64, form)
     rows = kernel.tile_rows(given.q, given.k, chosen)
     for split, merging in ways:
+        if merging and case.kind == MaskKind.CHUNKED:
+            continue
         work = tiles.merged(lengths, given.q.shape[0], rows, given.q.device) if merging else None
         tuned = chosen._replace(split=split)
         found = kernel.varlen_attention(

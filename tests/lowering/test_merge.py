@@ -22,7 +22,8 @@ def linears(program: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "after"), [("bert", 12, 8), ("albert", 13, 9), ("qwen3", 14, 8), ("qwen2", 14, 8), ("gpt2", 0, 0)]
+    ("name", "before", "after"),
+    [("bert", 12, 8), ("albert", 13, 9), ("qwen3", 14, 8), ("qwen2", 14, 8), ("gpt2", 0, 0)],
 )
 @pytest.mark.parametrize("layout", list(Layout))
 def test_one_product_for_what_reads_the_same_rows(

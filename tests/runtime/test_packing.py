@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from headrace.backends.cpu import Cpu
 from headrace.backends.reference import Reference
-from headrace.ir import OFFSETS, Input, Layout, Limits, Positions, PositionSource
+from headrace.ir import OFFSETS, Input, Layout, Positions, PositionSource
 from headrace.runtime.engine import Engine
+from headrace.runtime.explain.report import explain
 from headrace.runtime.packing import assemble, plan, row_of, rows
 from headrace.runtime.text.tokens import Encoded
 from tests.conformance import oracle
@@ -99,6 +100,14 @@ def test_the_engine_answers_as_the_oracle(name: str, analysed: Any, tiny: Any) -
     oracle.require_close(engine.run(task, encoded), tiny(name, head), requests, read)
     alone = [engine.run(task, [one])[0] for one in encoded]
     oracle.require_close(alone, tiny(name, head), requests, read)
+
+
+def test_explain_names_the_layout(analysed: Any) -> None:
+    engine = Engine(analysed("xlm-roberta"), Reference(Layout.PACKED))
+    engine.lane("embed")
+    assert "packed: sequences follow one another" in explain(engine.described())
+    told = engine.program.with_(layout_why="Its state crosses.")
+    assert "padded: Its state crosses." in explain(told)
 
 
 def test_the_compiled_packed_program(analysed: Any, tiny: Any) -> None:
