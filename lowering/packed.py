@@ -78,7 +78,7 @@ def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str,
             return flat
         except Exception as error:
             debug.say(debug.CODE, f"torch.export of the packed program: {error}")
-            first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+            first = str(error).strip().partition("\n")[0] or repr(error)
             raise TraceError(f"The program cannot be exported with its sequences in one row: {first}") from error
 
 
