@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace import debug
+from headrace.backends import recurrent
 from headrace.ir import MaskKind, Program, Window
 from headrace.ops import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
 
@@ -50,7 +51,8 @@ def sdpa_attention(
     out = torch.nn.functional.scaled_dot_product_attention(
         q, _repeated(k, groups), _repeated(v, groups), attn_mask=added, scale=scale
     )
-    return out.transpose(1, 2)
+    # SDPA's kernels lay their output out as they like; the operator's is contiguous, and later views rely on it.
+    return out.transpose(1, 2).contiguous()
 
 
 def _repeated(x: Tensor, groups: int) -> Tensor:
@@ -73,7 +75,12 @@ def plain_mask(
     return materialise_mask(padding, batch, q_len, kv_len, q_offset, kv_offset, kind, Window(*window), device)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {ATTENTION: sdpa_attention, MASK: plain_mask, POOL: pool_rows}
+DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {
+    ATTENTION: sdpa_attention,
+    MASK: plain_mask,
+    POOL: pool_rows,
+    **recurrent.DECOMPOSITIONS,
+}
 
 
 class Compiled:

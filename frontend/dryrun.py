@@ -24,6 +24,7 @@ class DryRun:
 
     Attributes:
         calls: the attentions that went through transformers' interface, in order.
+        recurrent: how many of its recurrent functions it called.
         backbone: the outermost module that returned hidden rows.
         hidden: width of those rows.
         vocabulary: rows of the input embedding.
@@ -38,6 +39,7 @@ class DryRun:
     head: Head
     width: int
     note: str = ""
+    recurrent: int = 0
 
 
 def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
@@ -69,7 +71,8 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
         raise non_finite("The model's own forward on plain tokens", str(rows.dtype).removeprefix("torch."))
     inner = [logits for _, out in returned if (logits := getattr(out, "logits", None)) is not None]
     head, width, note = read_head(output, rows, vocabulary, config, module, inner)
-    return DryRun(tuple(captured.calls), backbone, rows.shape[-1], vocabulary, head, width, note)
+    calls, recurrent = tuple(captured.calls), len(captured.recurrent)
+    return DryRun(calls, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent)
 
 
 def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn.Module:

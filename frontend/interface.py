@@ -1,7 +1,7 @@
 """Transformers' attention and mask interfaces, implemented by the IR's operators.
 
 While `capture` is active, every attention that a model sends through the interface becomes one
-`headrace::attention` node and every mask one symbolic `headrace::mask` node.
+`headrace::attention` node and every mask one symbolic `headrace::mask` node; its recurrent functions become nodes too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headrace.frontend.masks import read_mask
+from headrace.frontend.recurrence import recurrences
 from headrace.ir import MaskKind, Window
 
 # A name of our own: names that hold "sdpa", "flash" or "flex_attention" set off transformers' support checks.
@@ -34,9 +35,10 @@ class Call(NamedTuple):
 
 @dataclass
 class Capture:
-    """What went through the interfaces: each attention, and the kind of each mask alive."""
+    """What went through the interfaces: each attention, each recurrence, and the kind of each mask alive."""
 
     calls: list[Call] = field(default_factory=list)
+    recurrent: list[str] = field(default_factory=list)
     kinds: dict[int, tuple[weakref.ref[Tensor], MaskKind, Window]] = field(default_factory=dict)
 
     def kind_of(self, mask: Tensor) -> tuple[MaskKind, Window]:
@@ -53,9 +55,9 @@ _active: list[Capture] = []
 
 @contextmanager
 def capture(model: nn.Module) -> Iterator[Capture]:
-    """Route the model's attention through the IR's operators until the block ends."""
-    with implementation(model, NAME):
-        _active.append(Capture())
+    """Route the model's attention and recurrences through the IR's operators until the block ends."""
+    with implementation(model, NAME), recurrences(model) as recurrent:
+        _active.append(Capture(recurrent=recurrent))
         try:
             yield _active[-1]
         finally:

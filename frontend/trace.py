@@ -104,6 +104,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         claims=read_claims(config),
         routed_experts=any(getattr(n.target, "_opname", "") in ROUTERS for n in exported.graph.nodes),
         attention_calls=len(seen.calls),
+        recurrent_calls=seen.recurrent,
         missing=tuple(f"model.{name}" for name in checkpoint.missing),
         declared_tasks=checkpoint.sentence.tasks if checkpoint.sentence else (),
         declared_default=_declared_default(checkpoint),
@@ -133,7 +134,8 @@ def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] |
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
     if seen.head not in (Head.NONE, Head.CAUSAL_LM):
         return None
-    causal = bool(seen.calls) and all(made.kind.causal for made in seen.calls)
+    # Recurrences look back only, so they leave it to the attention, if there is any.
+    causal = bool(seen.calls or seen.recurrent) and all(made.kind.causal for made in seen.calls)
     kind = PoolKind.LAST if causal else PoolKind.MEAN
     return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(causal)} model", assumed=True)
 

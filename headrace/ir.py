@@ -129,11 +129,21 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class RecurrentSpec:
-    """One node that carries state along the sequence without attention."""
+    """One node that carries state along the sequence without attention.
+
+    Attributes:
+        operator: which recurrence it is, by the name of its operator.
+        state: the sizes of the state that one sequence leaves behind; empty where the node does not say.
+        causal: whether the operator looks back only; None where its arguments do not say.
+        verdict: what the probe saw of the stack that the node stands in.
+    """
 
     node: str
     call_order: int
     operator: str
+    state: tuple[int, ...] = ()
+    causal: bool | None = None
+    verdict: Verdict = Verdict.PENDING
     provenance: str = ""
 
 
@@ -409,6 +419,7 @@ class Program:
     claims: tuple[Claim, ...] = ()
     routed_experts: bool = False
     attention_calls: int = 0
+    recurrent_calls: int = 0
     missing: tuple[str, ...] = ()
     declared_tasks: tuple[Task, ...] = ()
     declared_default: Task | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from headrace.ir import AttentionSpec, Labels, Layout, Limits, Pooling, Positions, Program
+from headrace.ir import AttentionSpec, Labels, Layout, Limits, Pooling, Positions, Program, RecurrentSpec
 
 
 def program_text(program: Program) -> str:
@@ -31,7 +31,7 @@ def _lines(program: Program) -> Iterator[str]:
     for spec in program.attention:
         yield f"  attention  {attention_text(spec)}"
     for node in program.recurrent:
-        yield f"  recurrent  {node.node}: {node.operator}"
+        yield f"  recurrent  {recurrent_text(node)}"
     if program.padding:
         yield f"  padding    {program.padding}"
     if program.layout is Layout.PACKED or program.layout_why:
@@ -52,6 +52,13 @@ def attention_text(spec: AttentionSpec) -> str:
     parts += [f"softcap {spec.softcap:g}"] * (spec.softcap > 0) + ["sinks"] * spec.sinks + ["latent"] * spec.latent
     parts += [f"bias {spec.bias}"] * (spec.bias != "none") + [spec.verdict.value]
     return ", ".join(parts)
+
+
+def recurrent_text(spec: RecurrentSpec) -> str:
+    """One recurrence on a line, in the order of its fields."""
+    parts = [f"{spec.node}: {spec.operator}"] + ["state " + "x".join(map(str, spec.state))] * bool(spec.state)
+    direction = {True: "causal", False: "looks ahead", None: "direction not declared"}[spec.causal]
+    return ", ".join([*parts, direction, spec.verdict.value])
 
 
 def positions_text(positions: Positions) -> str:

@@ -10,7 +10,9 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from headrace.errors import AttentionTypeError
-from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, RecurrentSpec, Stage, Window
+from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, Stage, Window
+from headrace.lowering.provenance import provenance
+from headrace.lowering.recurrent_types import recurrent_specs
 from headrace.ops import ATTENTION, MASK
 
 Operands = dict[str, Any]
@@ -35,24 +37,7 @@ class TypeAttention:
             for order, node in enumerate(nodes)
         )
         _refuse_contradictions(program, specs)
-        return program.with_(attention=specs, recurrent=_recurrent(program.graph), stage=Stage.TYPED)
-
-
-def _recurrent(exported: ExportedProgram) -> tuple[RecurrentSpec, ...]:
-    """What carries the sequence along beside attention: here, convolutions over tokens (contract B4)."""
-    given = [node for node in exported.graph.nodes if node.name in exported.graph_signature.user_inputs]
-    sequence = given[0].meta["val"].shape[1]
-    nodes = [node for node in exported.graph.nodes if node.target in CONVOLUTIONS and _runs_along(node, sequence)]
-    return tuple(RecurrentSpec(node.name, order, "convolution", provenance(node)) for order, node in enumerate(nodes))
-
-
-def _runs_along(node: fx.Node, sequence: Any) -> bool:
-    if not isinstance(sequence, torch.SymInt):
-        return False  # a frozen sequence is the verifier's to refuse
-    return any(
-        isinstance(size, torch.SymInt) and sequence.node.expr.free_symbols & size.node.expr.free_symbols
-        for size in node.meta["val"].shape[2:]
-    )
+        return program.with_(attention=specs, recurrent=recurrent_specs(program), stage=Stage.TYPED)
 
 
 def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
@@ -138,13 +123,6 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def provenance(node: fx.Node) -> str:
-    """Where in the model's code a node comes from: for messages only, never for a decision."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else "unknown module"
-    return str(path).removeprefix("L['self'].")
-
-
 def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
     """A softmax between two products is an attention that bypassed the interface; so is a count that differs."""
     hidden = [
@@ -170,7 +148,6 @@ def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
 FUSED = frozenset(
     {"scaled_dot_product_attention", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "flex_attention"}
 )
-CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
 SOFTMAX = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
 PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention"})
 # What may stand between a softmax and the product that it weighs.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.errors import AttentionTypeError
-from headrace.ir import AttentionSpec, AttentionType, MaskKind, Program, Verdict, Window
+from headrace.ir import AttentionSpec, AttentionType, MaskKind, Program, RecurrentSpec, Verdict, Window
 
 SHORTEST, LONGEST = 12, 640
 # Routed experts regroup tokens, which changes the order of sums; anything else is bit-equal.
@@ -41,35 +41,41 @@ class Probe:
 
     def __call__(self, program: Program) -> Program:
         """Measure, compare, and refuse the first disagreement."""
-        if any(spec.type not in PROBED for spec in program.attention):
-            # The two sides of an encoder-decoder have lengths of their own, which one perturbation can't tell apart.
-            return program.with_(attention=tuple(replace(s, verdict=Verdict.UNPROBED) for s in program.attention))
         length = probe_length(program)
-        if length < 2 or not program.attention:
-            return program.with_(attention=tuple(replace(s, verdict=Verdict.UNPROBED) for s in program.attention))
-        self._stack(program, min(length, SHORTEST))
-        seen = self.eager.reach(length, probe_keys(length))
+        # The two sides of an encoder-decoder have lengths of their own, which one perturbation can't tell apart.
+        if length < 2 or any(spec.type not in PROBED for spec in program.attention):
+            return program.with_(
+                attention=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.attention),
+                recurrent=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent),
+            )
+        if not program.attention and not program.recurrent:
+            return program
+        recurrent = self._stack(program, min(length, SHORTEST))
+        seen = self.eager.reach(length, probe_keys(length)) if program.attention else []
         specs = tuple(self.judged(spec, seen, length) for spec in program.attention)
-        return program.with_(attention=specs)
+        return program.with_(attention=specs, recurrent=recurrent)
 
-    def _stack(self, program: Program, length: int) -> None:
-        """The stack as a whole: a new last token must not, or must, change the rows before it."""
+    def _stack(self, program: Program, length: int) -> tuple[RecurrentSpec, ...]:
+        """The stack as a whole: a new last token must not, or must, change the rows before it.
+
+        Returns:
+            The recurrent specs with what that says of them: the stack looks back only if each of its parts does.
+        """
         changed = self.eager.stack_change(length)
-        causal = all(spec.type is AttentionType.DECODER for spec in program.attention)
         allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
-        first = program.attention[0]
-        if causal and changed > allowed:
+        both_ways = [spec.node for spec in program.attention if spec.type is not AttentionType.DECODER]
+        if not both_ways and changed > allowed:
+            if program.attention or any(spec.causal for spec in program.recurrent):
+                raise AttentionTypeError(_looks_ahead(program, changed))
+            return tuple(replace(spec, causal=False, verdict=Verdict.PROVEN) for spec in program.recurrent)
+        if both_ways and changed <= allowed:
             raise AttentionTypeError(
-                f"{first.node} and every other attention is declared DECODER, but a changed last token was seen to "
-                f"change the rows before it by {changed:.1e} (relative). The model is not causal, or something beside "
-                "its attention looks ahead."
+                f"{both_ways[0]} is declared ENCODER_ONLY, but a changed last token was seen to leave every row before "
+                "it as it was. The model behaves causally."
             )
-        if not causal and changed <= allowed:
-            node = next(spec.node for spec in program.attention if spec.type is not AttentionType.DECODER)
-            raise AttentionTypeError(
-                f"{node} is declared ENCODER_ONLY, but a changed last token was seen to leave every row before it as "
-                "it was. The model behaves causally."
-            )
+        if both_ways:
+            return tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
+        return tuple(replace(spec, causal=True, verdict=Verdict.PROVEN) for spec in program.recurrent)
 
     def judged(self, spec: AttentionSpec, seen: Reached, length: int) -> AttentionSpec:
         """The spec with its verdict, by what was seen on a sequence of that length; a disagreement is an error."""
@@ -91,6 +97,18 @@ class Probe:
                 return Verdict.UNPROBED
             _compare(spec, replace(spec, window=window), reached, length)
         return Verdict.PROVEN_SHRUNK
+
+
+def _looks_ahead(program: Program, changed: float) -> str:
+    """Why a stack that was declared causal is refused."""
+    declared = [f"{spec.node} and every other attention is declared DECODER" for spec in program.attention[:1]]
+    causal = [f"{spec.node} ({spec.provenance})" for spec in program.recurrent if spec.causal]
+    declared += [f"{name} and every other recurrence is declared causal" for name in causal[:1]]
+    return (
+        f"{' and '.join(declared)}, but a changed last token was seen to change the rows before it by {changed:.1e} "
+        "(relative). The model is not causal, or something beside them looks ahead, such as a sequence that is "
+        "reversed before a recurrence reads it."
+    )
 
 
 def probe_length(program: Program) -> int:

@@ -36,7 +36,18 @@ class DecoderState(ModelState):
     """B5: causal. A pooled answer needs each sequence once, in one pass; no cache outlives it."""
 
 
-STATES: dict[State, type[ModelState]] = {State.ENCODER_ONLY: EncoderOnlyState, State.DECODER: DecoderState}
+class HybridState(ModelState):
+    """B4: recurrent state, beside a KV cache where there is attention.
+
+    A batch is whole in one pass: state and cache begin empty with each sequence and end with it.
+    """
+
+
+STATES: dict[State, type[ModelState]] = {
+    State.ENCODER_ONLY: EncoderOnlyState,
+    State.DECODER: DecoderState,
+    State.HYBRID: HybridState,
+}
 _custom: dict[str, type[ModelState]] = {}
 
 

@@ -39,6 +39,15 @@ GEMMA3 = decoder(sliding_window=4, query_pre_attn_scalar=8, **LAYERS)
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
 
+MAMBA2 = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 8,
+    "mamba_expand": 2,
+}
+
 # name: (configuration class, its arguments)
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertConfig", encoder()),
@@ -109,6 +118,56 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "lfm2": ("Lfm2Config", decoder(layer_types=["conv", "full_attention"], block_multiple_of=8)),
+    # State-space models and gated delta rules, alone and beside attention.
+    "mamba": (
+        "MambaConfig",
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, **SPECIAL},
+    ),
+    "mamba2": (
+        "Mamba2Config",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "num_heads": 8,
+            "head_dim": 8,
+            "n_groups": 2,
+            "chunk_size": 8,
+            "expand": 2,
+            **SPECIAL,
+        },
+    ),
+    "bamba": ("BambaConfig", decoder(attn_layer_indices=[1], **MAMBA2)),
+    "jamba": (
+        "JambaConfig",
+        decoder(
+            attn_layer_offset=1,
+            attn_layer_period=2,
+            num_experts=2,
+            num_experts_per_tok=1,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            mamba_d_state=8,
+            mamba_dt_rank=4,
+            use_mamba_kernels=False,
+        ),
+    ),
+    "qwen3-next": (
+        "Qwen3NextConfig",
+        decoder(
+            layer_types=["linear_attention", "full_attention"],
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            decoder_sparse_step=1,
+        ),
+    ),
     # These bypass transformers' attention interface; the last one convolves over the tokens besides.
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),

@@ -10,8 +10,10 @@ from headrace.ir import AttentionSpec, AttentionType, Program
 from headrace.lowering.attention_types import TypeAttention
 from headrace.lowering.probe import PROBED, ROUTED_TOLERANCE, Eager, Probe, Reached, probe_keys, probe_length, span
 from headrace.runtime.explain.tables import aligned, paragraph
+from headrace.runtime.explain.words import direction
 
 HEADINGS = ("layer", "node", "declared", "mask", "window", "verdict", "seen (key: rows that it reaches)")
+RECURRENCES = ("order", "node", "recurrence", "declared to look")
 DISAGREES = "DISAGREES"
 
 
@@ -33,7 +35,7 @@ def report(traced: Program, eager: Eager) -> Report:
         AttentionTypeError: an attention cannot be typed, so that nothing is declared of it.
     """
     program = TypeAttention()(traced)
-    if not program.attention:
+    if not program.attention and not program.recurrent:
         return Report("The model has no attention.\n", True)
     if any(spec.type not in PROBED for spec in program.attention):
         return Report("The two sides of an encoder-decoder have lengths of their own: they are not probed.\n", True)
@@ -42,12 +44,15 @@ def report(traced: Program, eager: Eager) -> Report:
 
 def _measured(program: Program, eager: Eager) -> Report:
     length = probe_length(program)
-    seen = eager.reach(length, probe_keys(length))
+    seen = eager.reach(length, probe_keys(length)) if program.attention else []
     verdicts = [_verdict(Probe(eager), spec, seen, length) for spec in program.attention]
     rows = [_row(spec, verdict, seen) for spec, verdict in zip(program.attention, verdicts, strict=True)]
     stack, whole = _stack(program, eager.stack_change(min(length, 12)))
     how = f"The original model on one text of {length} tokens, unpadded: one row is changed at a time."
-    lines = [*paragraph(how), "", *aligned([HEADINGS, *rows]), "", *paragraph(stack)]
+    beside = [(str(spec.call_order), spec.node, spec.operator, direction(spec)) for spec in program.recurrent]
+    lines = [*paragraph(how), "", *(aligned([HEADINGS, *rows]) if rows else ["  no attention"]), ""]
+    lines += [*aligned([RECURRENCES, *beside]), ""] if beside else []
+    lines += paragraph(stack)
     return Report("\n".join(lines) + "\n", whole and DISAGREES not in verdicts)
 
 
@@ -73,11 +78,16 @@ def _reach(reached: Mapping[int, frozenset[int]] | None) -> str:
 def _stack(program: Program, changed: float) -> tuple[str, bool]:
     """The stack as a whole, in a sentence, and whether it behaves as its types say."""
     causal = all(spec.type is AttentionType.DECODER for spec in program.attention)
+    if not program.attention and not any(spec.causal for spec in program.recurrent):
+        return f"No node declares which way it looks: a new last token {_effect(changed)}.", True
     allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
     agrees = (changed <= allowed) is causal
-    said = f"changed the rows before it by {changed:.1e} (relative)" if changed else "left the rows before it bit-equal"
     wanted = "causal" if causal else "not causal"
     return (
-        f"The whole stack is declared {wanted}: a new last token {said}{'' if agrees else ', which ' + DISAGREES}.",
+        f"The whole stack is declared {wanted}: a new last token {_effect(changed)}{'' if agrees else ', which ' + DISAGREES}.",
         agrees,
     )
+
+
+def _effect(changed: float) -> str:
+    return f"changed the rows before it by {changed:.1e} (relative)" if changed else "left the rows before it bit-equal"

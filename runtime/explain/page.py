@@ -13,6 +13,7 @@ from headrace.runtime.explain.words import (
     MEANS,
     RULES,
     TYPES,
+    direction,
     extras,
     facts,
     head_dims,
@@ -79,9 +80,11 @@ def _attention(program: Program) -> str:
         return _card("Attention map", "<p>The model has no attention.</p>")
     groups = "".join(_group(specs) for specs in _kinds(program))
     recurrent = "".join(
-        f'<li class="recurrent"><span></span><div class="what"><span class="place">Layer {node.call_order}</span>'
-        f'<span class="badge">RECURRENT</span><code>{escape(node.operator)}</code></div></li>'
-        for node in program.recurrent
+        f'<li class="recurrent"><span></span><div class="what"><span class="place">Recurrence {spec.call_order}</span>'
+        f'<span class="badge">RECURRENT</span><code>{escape(spec.operator)}</code>'
+        f'<span class="verdict plain">{escape(spec.verdict)}</span>'
+        f'<span class="soft">looks {direction(spec)}</span></div></li>'
+        for spec in program.recurrent
     )
     note = "Every attention, by kind. In a picture, rows are queries and columns keys; filled is what is seen."
     return _card("Attention map", f'{_strip(program)}<ol class="layers">{groups}{recurrent}</ol>', note)

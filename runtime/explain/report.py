@@ -11,6 +11,7 @@ from headrace.runtime.explain.tables import aligned, paragraph
 from headrace.runtime.explain.words import (
     MEANS,
     RULES,
+    direction,
     extras,
     facts,
     head_dims,
@@ -48,6 +49,9 @@ def _lines(program: Program, target: str | None, task: Task | None) -> Iterator[
     yield from paragraph(summary(program))
     yield from ("", "Attention, in call order")
     yield from attention_table(program)
+    if program.recurrent:
+        yield from ("", "Recurrences, in call order")
+        yield from recurrence_table(program)
     yield from ("", "Route")
     yield from _route(program)
     yield from ("", "Tasks")
@@ -60,10 +64,18 @@ def attention_table(program: Program) -> list[str]:
     """A row for each run of layers that differ in nothing but their place."""
     starts = [(first.call_order, count) for first, count in attention_groups(program)]
     rows = [HEADINGS, *(_attention(program.attention[start : start + count]) for start, count in starts)]
-    rows += [(str(node.call_order), node.operator, *[""] * 5, "recurrent") for node in program.recurrent]
     if not any(row[6] for row in rows[1:]):
         rows = [(*row[:6], row[7]) for row in rows]
     return aligned(rows) if rows[1:] else ["  none"]
+
+
+def recurrence_table(program: Program) -> list[str]:
+    """A row for each recurrent node; the state is what one sequence leaves behind."""
+    rows = [
+        (str(spec.call_order), spec.operator, "x".join(map(str, spec.state)), direction(spec), spec.verdict.value)
+        for spec in program.recurrent
+    ]
+    return aligned([("order", "operator", "state", "looks", "probe"), *rows])
 
 
 def _attention(run: tuple[AttentionSpec, ...]) -> tuple[str, ...]:

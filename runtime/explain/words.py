@@ -15,6 +15,7 @@ from headrace.ir import (
     PaddingRule,
     Prefill,
     Program,
+    RecurrentSpec,
     Route,
     State,
     Task,
@@ -72,14 +73,19 @@ def summary(program: Program) -> str:
 def _kind(program: Program) -> str:
     types, count = Counter(spec.type for spec in program.attention), len(program.attention)
     if not count:
-        recurrent = f"A model of {len(program.recurrent)} recurrent layers"
+        recurrent = f"A model of {len(program.recurrent)} recurrent operators"
         return recurrent if program.recurrent else "A model without attention"
     if len(types) == 1 and AttentionType.ENCODER_DECODER not in types:
         kind = "causal decoder" if types[AttentionType.DECODER] else "bidirectional encoder"
-        beside = f" with {len(program.recurrent)} recurrent layers" if program.recurrent else ""
+        beside = f" with {len(program.recurrent)} recurrent operators" if program.recurrent else ""
         return f"{_article(count)} {count}-layer {kind}{beside}"
     what = "An encoder-decoder of" if types[AttentionType.ENCODER_DECODER] else "A model of"
     return f"{what} {listed([f'{n} {type_}' for type_, n in sorted(types.items())])} attentions"
+
+
+def direction(spec: RecurrentSpec) -> str:
+    """Which way a recurrence looks, in a word or two."""
+    return {True: "back only", False: "both ways", None: "not declared"}[spec.causal]
 
 
 def listed(words: list[str]) -> str:

@@ -22,12 +22,46 @@ EMBEDDERS = [
     ("qwen3", "last"),
     ("llama", "last"),
     ("gpt2", "last"),
+    ("mamba", "last"),
+    ("mamba2", "last"),
+    ("bamba", "last"),
+    ("qwen3-next", "last"),
+    ("lfm2", "last"),
 ]
-CLASSIFIERS = ["bert", "xlm-roberta", "distilbert", "albert", "modernbert", "modernbert-mean", "llama", "gpt2", "qwen3"]
-TAGGERS = [("bert", None), ("modernbert", None), ("distilbert", None), ("qwen3", "single_pass")]
+CLASSIFIERS = [
+    "bert",
+    "xlm-roberta",
+    "distilbert",
+    "albert",
+    "modernbert",
+    "modernbert-mean",
+    "llama",
+    "gpt2",
+    "qwen3",
+    "jamba",
+]
+TAGGERS = [
+    ("bert", None),
+    ("modernbert", None),
+    ("distilbert", None),
+    ("qwen3", "single_pass"),
+    ("qwen3-next", "single_pass"),
+]
+# Where nothing bounds the length.
+LONGEST = 64
 # One architecture of each kind is compiled; the reference runs them all, and the compiled graph is the same IR.
 COMPILED = {
-    "embed": {"xlm-roberta", "distilbert", "albert", "modernbert", "gemma3-bidirectional", "qwen3", "llama", "gpt2"},
+    "embed": {
+        "xlm-roberta",
+        "distilbert",
+        "albert",
+        "modernbert",
+        "gemma3-bidirectional",
+        "qwen3",
+        "llama",
+        "gpt2",
+        "mamba",
+    },
     "classify": {"xlm-roberta", "modernbert-mean", "llama"},
     "token": {"bert", "qwen3"},
 }
@@ -45,7 +79,7 @@ def pairs(cases: list[Any], kind: str) -> list[Any]:
 
 
 def requests_for(model: Any) -> list[list[int]]:
-    return oracle.prompts(model.program.limits.length, VOCABULARY)
+    return oracle.prompts(model.program.limits.length or LONGEST, VOCABULARY)
 
 
 @pytest.mark.parametrize(("name", "pool", "backend"), pairs(EMBEDDERS, "embed"))

@@ -363,5 +363,5 @@ def test_leaves_the_rest_alone(traced):
 def test_a_convolution_over_tokens_is_recurrent(analysed):
     """B4: LFM2's short convolution carries the sequence along beside its attention."""
     program = analysed("lfm2")
-    assert [node.operator for node in program.recurrent] == ["convolution"]
+    assert [node.operator for node in program.recurrent] == ["causal_conv1d"]
     assert (program.route.rule, program.route.name) == ("B4", "HybridState")

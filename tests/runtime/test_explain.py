@@ -22,6 +22,7 @@ from headrace.ir import (
     Source,
     State,
     Task,
+    Verdict,
     Window,
 )
 from headrace.lowering.enable import EnableTasks
@@ -156,10 +157,10 @@ def test_unequal_layers_get_lines_of_their_own() -> None:
 
 
 def test_recurrent_layers_are_shown() -> None:
-    recurrent = (RecurrentSpec("scan", 1, "selective_scan"),)
+    recurrent = (RecurrentSpec("scan", 1, "selective_scan", (64, 8), True, Verdict.PROVEN),)
     program = routed(facts(D, recurrent=recurrent), State.HYBRID, "B4")
-    assert "selective_scan" in explain(program)
-    assert "selective_scan" in Page(explain(program, "html")).text
+    assert re.search(r"^  1 +selective_scan +64x8 +back only +proven$", explain(program), re.MULTILINE)
+    assert {"selective_scan", "looks back only", "proven"} <= set(Page(explain(program, "html")).text)
 
 
 WHOLE, BEFORE = "every token sees every token", "a token sees itself and those before it"

@@ -15,6 +15,8 @@ from headrace.runtime.cli.probe_report import report
         ("fnet", ["no attention"]),
         ("mistral-long-window", ["(4095, 0)", "proven with the window shrunk", "bit-equal"]),
         ("gemma3-bidirectional", ["ENCODER_ONLY", "declared not causal"]),
+        ("mamba", ["no attention", "selective_scan", "back only", "declared causal", "bit-equal"]),
+        ("jamba", ["DECODER", "selective_scan", "back only", "declared causal"]),
     ],
 )
 def test_report(traced: Any, name: str, words: list[str]) -> None:

@@ -1,0 +1,106 @@
+"""Operands of the recurrent operators, and their published recurrences written out a number at a time in float64."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from headrace.recurrent_ops import accumulator
+
+
+def draw(seed: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def convolution_operands(length: int, dtype: torch.dtype = torch.float64):
+    return draw(length, (2, 3, length), (3, 4), (3,), dtype=dtype)
+
+
+def scan_operands(length: int, dtype: torch.dtype = torch.float64):
+    """x, dt, a, b, c, d, z, dt_bias, softplus for 3 channels with a state of 2 each."""
+    x, dt, z = draw(length, *[(2, 3, length)] * 3, dtype=dtype)
+    b, c = draw(length + 1, *[(2, 2, length)] * 2, dtype=dtype)
+    a, d, bias = draw(length + 2, (3, 2), (3,), (3,), dtype=accumulator(x))
+    return x, dt, -a.exp(), b, c, d, z, bias, True
+
+
+def chunk_operands(length: int, dtype: torch.dtype = torch.float64):
+    """x, dt, a, b, c, d, dt_bias, softplus, bounds for 4 heads in 2 groups."""
+    x, b, c = draw(length, (2, length, 4, 3), *[(2, length, 2, 2)] * 2, dtype=dtype)
+    (dt,) = draw(length + 1, (2, length, 4), dtype=dtype)
+    a, d, bias = draw(length + 2, *[(4,)] * 3, dtype=accumulator(x))
+    return x, dt, -a.exp(), b, c, d, bias, True, 0.1, 2.0
+
+
+def delta_operands(length: int, dtype: torch.dtype = torch.float64, *, channels: bool = False):
+    """q, k, v, g, beta, normalize for 2 key heads and 4 value heads; 4 of both where channels decay apart."""
+    q, k = draw(length, *[(2, length, 4 if channels else 2, 3)] * 2, dtype=dtype)
+    v, beta = draw(length + 1, (2, length, 4, 5), (2, length, 4), dtype=dtype)
+    (g,) = draw(length + 2, (2, length, 4, 3) if channels else (2, length, 4), dtype=accumulator(q))
+    return q, k, v, -g.exp(), beta.sigmoid(), True
+
+
+def convolved(x, weight, bias):
+    out = torch.zeros_like(x)
+    for batch, channel, t in torch.cartesian_prod(*(torch.arange(n) for n in x.shape)).tolist():
+        taps = [(k, t - weight.shape[1] + 1 + k) for k in range(weight.shape[1])]
+        out[batch, channel, t] = bias[channel] + sum(
+            weight[channel, k] * x[batch, channel, s] for k, s in taps if s >= 0
+        )
+    return out
+
+
+def scanned(x, dt, a, b, c, d, z, bias, _softplus):
+    out = torch.zeros_like(x)
+    for batch, channel in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():
+        state = [0.0] * a.shape[1]
+        for t in range(x.shape[2]):
+            now, step = float(x[batch, channel, t]), math.log1p(math.exp(dt[batch, channel, t] + bias[channel]))
+            for n in range(len(state)):
+                state[n] = math.exp(step * a[channel, n]) * state[n] + step * float(b[batch, n, t]) * now
+            y = sum(float(c[batch, n, t]) * h for n, h in enumerate(state)) + float(d[channel]) * now
+            gate = float(z[batch, channel, t])
+            out[batch, channel, t] = y * gate / (1 + math.exp(-gate))
+    return out
+
+
+def chunk_scanned(x, dt, a, b, c, d, bias, _softplus, least, most):
+    out = torch.zeros_like(x)
+    for batch, head in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[2])).tolist():
+        group, state = head * b.shape[2] // x.shape[2], torch.zeros(x.shape[3], b.shape[3], dtype=x.dtype)
+        for t in range(x.shape[1]):
+            step = min(max(math.log1p(math.exp(dt[batch, t, head] + bias[head])), least), most)
+            state = math.exp(step * a[head]) * state + step * torch.outer(x[batch, t, head], b[batch, t, group])
+            out[batch, t, head] = state @ c[batch, t, group] + d[head] * x[batch, t, head]
+    return out
+
+
+def delta_ruled(q, k, v, g, beta, _normalize):
+    """The published form, with the projection (I - beta k k^T) as a matrix."""
+    out = torch.zeros_like(v)
+    eye = torch.eye(q.shape[3], dtype=q.dtype)
+    for batch, head in torch.cartesian_prod(torch.arange(v.shape[0]), torch.arange(v.shape[2])).tolist():
+        key_head, state = head * k.shape[2] // v.shape[2], torch.zeros(q.shape[3], v.shape[3], dtype=q.dtype)
+        for t in range(v.shape[1]):
+            key, query = (x[batch, t, key_head] / (x[batch, t, key_head].square().sum() + 1e-6).sqrt() for x in (k, q))
+            decay = torch.diag(g[batch, t, head].exp() * torch.ones(q.shape[3], dtype=q.dtype))
+            rate = beta[batch, t, head]
+            state = (eye - rate * torch.outer(key, key)) @ decay @ state + rate * torch.outer(key, v[batch, t, head])
+            out[batch, t, head] = state.T @ query / q.shape[3] ** 0.5
+    return out
+
+
+def kimi_operands(length: int, dtype: torch.dtype = torch.float64):
+    return delta_operands(length, dtype, channels=True)
+
+
+def difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return float((one.double() - other.double()).abs().max() / other.double().abs().max())
+
+
+def widened(operands: tuple) -> list:
+    """The same operands in float64."""
+    return [x.double() if isinstance(x, torch.Tensor) else x for x in operands]
