@@ -82,11 +82,8 @@ def _stack(program: Program, changed: float) -> tuple[str, bool]:
         return f"No node declares which way it looks: a new last token {_effect(changed)}.", True
     allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
     agrees = (changed <= allowed) is causal
-    wanted = "causal" if causal else "not causal"
-    return (
-        f"The whole stack is declared {wanted}: a new last token {_effect(changed)}{'' if agrees else ', which ' + DISAGREES}.",
-        agrees,
-    )
+    wanted, verdict = "causal" if causal else "not causal", "" if agrees else f", which {DISAGREES}"
+    return f"The whole stack is declared {wanted}: a new last token {_effect(changed)}{verdict}.", agrees
 
 
 def _effect(changed: float) -> str:

@@ -63,38 +63,44 @@ def test_unbounded_steps():
     assert torch.equal(recurrent.chunk_scan_blocks(*given), recurrent.chunk_scan_blocks(*wide))
 
 
+def named(length: int) -> dict[str, object]:
+    """The operands of every operator, by its name and their place."""
+    return {
+        f"{name} {place}": operand
+        for name, (_, make) in FORMS.items()
+        for place, operand in enumerate(make(length, torch.float32))
+    }
+
+
+def tensors(length: int) -> dict[str, torch.Tensor]:
+    return {name: operand for name, operand in named(length).items() if isinstance(operand, torch.Tensor)}
+
+
 class Everything(torch.nn.Module):
     """Each operator once, on operands that share nothing but their length."""
 
-    def forward(self, **operands: torch.Tensor) -> list[torch.Tensor]:
-        return [run(*self.given(name, operands)) for name, (run, _) in FORMS.items()]
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = named(1)
 
-    @staticmethod
-    def given(name: str, operands: dict[str, torch.Tensor]) -> list[object]:
-        plain = FORMS[name][1](1, torch.float32)
-        keys = [f"{name.replace(' ', '_')}_{i}" for i in range(len(plain))]
-        return [operands[key] if key in operands else one for key, one in zip(keys, plain, strict=True)]
-
-    @staticmethod
-    def operands(length: int) -> dict[str, torch.Tensor]:
-        return {
-            f"{name.replace(' ', '_')}_{i}": x
-            for name, (_, make) in FORMS.items()
-            for i, x in enumerate(make(length, torch.float32))
-            if isinstance(x, torch.Tensor)
-        }
+    def forward(self, operands: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        given = self.plain | operands
+        return [
+            run(*(operand for key, operand in given.items() if key.rpartition(" ")[0] == name))
+            for name, (run, _) in FORMS.items()
+        ]
 
 
 def test_one_compiled_graph_serves_every_length(tmp_path):
     """Ahead of time, with a symbolic length: from one token on, far past the traced one, and one again."""
-    sample = Everything.operands(7)
+    sample = tensors(7)
     sizes = {name: {i: torch.export.Dim("length", min=1) for i, n in enumerate(x.shape) if n == 7}
              for name, x in sample.items()}  # fmt: skip
-    exported = torch.export.export(Everything(), (), kwargs=sample, dynamic_shapes={"operands": sizes})
+    exported = torch.export.export(Everything(), (sample,), dynamic_shapes=(sizes,))
     lowered = exported.run_decompositions({}).run_decompositions(DECOMPOSITIONS)
     torch._inductor.aoti_compile_and_package(lowered, package_path=str(tmp_path / "all.pt2"))
     compiled = torch._inductor.aoti_load_package(str(tmp_path / "all.pt2"))
     for length in (1, 130, 64, 1):
-        given = Everything.operands(length)
-        for got, wanted in zip(compiled(**given), Everything()(**given), strict=True):
+        given = tensors(length)
+        for got, wanted in zip(compiled(given), Everything()(given), strict=True):
             assert cases.difference(got, wanted) < 5e-6
