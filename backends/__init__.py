@@ -6,13 +6,16 @@ import importlib
 from typing import cast
 
 from headrace.backends.interface import Backend
-from headrace.errors import TargetError
+from headrace.errors import TargetError, missing_library
 
 TARGETS = {
     "reference": "headrace.backends.reference:Reference",
     "cpu": "headrace.backends.cpu:Cpu",
     "cuda": "headrace.backends.cuda:Cuda",
+    "onnx": "headrace.backends.onnx.target:Onnx",
 }
+# Targets that run on one of several devices, named after a colon: onnx:cuda.
+VARIANTS = frozenset({"onnx"})
 
 
 def backend(target: str, *, compiles: bool = True) -> Backend:
@@ -24,12 +27,18 @@ def backend(target: str, *, compiles: bool = True) -> Backend:
     Raises:
         TargetError: no such target, or something that it needs is missing here.
     """
-    name = preferred() if target == "auto" else target
-    if name not in TARGETS:
+    name, _, variant = (preferred() if target == "auto" else target).partition(":")
+    if name not in TARGETS or (variant and name not in VARIANTS):
         raise TargetError(f"There is no target {target!r}. Choose from auto, {', '.join(TARGETS)}.")
     module, attribute = TARGETS[name].split(":")
-    found = cast(Backend, getattr(importlib.import_module(module), attribute)())
-    found.check(compiles)
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+        found = cast(Backend, kind(variant) if variant else kind())
+        found.check(compiles)
+    except ImportError as error:
+        if (refusal := missing_library(error, f"The target {name}")) is None:
+            raise
+        raise refusal from error
     return found
 
 

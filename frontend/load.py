@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Checkpoint:
         sentence: the sentence-transformers modules of the folder, if it is one.
         missing: parameters of the module that the weights lacked.
         raw_config: `config.json` as it was written, empty for a module.
+        side_files: what a deployment folder holds beside weights and tokenizer, by its path there: config.json, and
+            what a sentence-transformers folder says of pooling and text.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Checkpoint:
     sentence: SentenceModules | None
     missing: tuple[str, ...]
     raw_config: dict[str, Any]
+    side_files: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(
@@ -76,7 +79,16 @@ def load(
         config.sentence_transformers = {"activation_fn": named}
     if sentence:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
-    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw)
+    side = _side_files(folder, weights)
+    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw, side)
+
+
+def _side_files(folder: Path, weights: Path) -> dict[str, str]:
+    """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
+    found = [(weights, name) for name in ("config.json", "sentence_bert_config.json")]
+    found += [(folder, name) for name in ("modules.json", "config_sentence_transformers.json")]
+    found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
+    return {name: (where / name).read_text() for where, name in found if (where / name).is_file()}
 
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
@@ -90,7 +102,8 @@ def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Check
     configs = (getattr(m, "config", None) for m in module.modules())
     config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
     name = f"a {module.__class__.__name__} module"
-    return Checkpoint(name, module, config, tokenizer, None, (), {})
+    side = {} if config is None else {"config.json": config.to_json_string(use_diff=False)}
+    return Checkpoint(name, module, config, tokenizer, None, (), {}, side)
 
 
 def held_dtype(source: str | Path | nn.Module) -> torch.dtype | None:

@@ -23,6 +23,7 @@ from headrace.errors import (
     TaskNotEnabledError,
     TraceError,
     VerifyError,
+    missing_library,
 )
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ LAZY = {
     "Classification": "headrace.runtime.answers",
     "Entity": "headrace.runtime.answers",
 }
-# Optional libraries and the extra that brings them.
-EXTRAS = {"torch": "torch", "transformers": "torch"}
 
 __all__ = [
     "ArtifactError",
@@ -92,12 +91,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(LAZY[name]), name)
     except ImportError as error:
-        library = (error.name or "").split(".")[0]
-        if library not in EXTRAS:
+        if (refusal := missing_library(error, f"headrace.{name}")) is None:
             raise
-        raise TargetError(
-            f'headrace.{name} needs {library}, which is not installed: pip install "headrace[{EXTRAS[library]}]"'
-        ) from error
+        raise refusal from error
 
 
 def __dir__() -> list[str]:

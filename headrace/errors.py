@@ -61,6 +61,25 @@ class ParityError(HeadraceError):
     """Two runs that must agree do not."""
 
 
+# Optional libraries and the extra that brings them.
+EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "onnxruntime": "onnx",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnx_ir": "export",
+}
+
+
+def missing_library(error: ImportError, what: str) -> TargetError | None:
+    """The error for something that needs an optional library which is not installed; None where it is none of those."""
+    library = (error.name or "").split(".")[0]
+    if library not in EXTRAS:
+        return None
+    return TargetError(f'{what} needs {library}, which is not installed: pip install "headrace[{EXTRAS[library]}]"')
+
+
 # What has more room than the dtype that overflowed.
 ROOMIER = {"float16": "bfloat16", "bfloat16": "float32"}
 

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 
 from headrace import graphs
 from headrace.errors import LoadError, TaskNotEnabledError
-from headrace.ir import Program, Stage, Task
+from headrace.ir import OutputKind, Program, Stage, Task
 from headrace.tasks import answering, refusal
 
 
 @dataclass(frozen=True)
 class SelectTask:
-    """The program returns the one output that the task is answered from, and holds only the weights that it reads."""
+    """The program returns the one output that the task is answered from, and holds only the weights that it reads.
+
+    Attributes:
+        beside: kinds of outputs that are kept too, where the program has them.
+    """
 
     task: Task
+    beside: tuple[OutputKind, ...] = ()
     name: str = "select"
 
     def __call__(self, program: Program) -> Program:
@@ -27,7 +32,9 @@ class SelectTask:
         if not any(decision.supported and decision.task is self.task for decision in program.tasks):
             raise TaskNotEnabledError(refusal(program, self.task))
         output = answering(program, self.task)
-        exported = graphs.keep_outputs(program.graph, (program.outputs.index(output),))
+        beside = tuple(other for other in program.outputs if other.kind in self.beside and other is not output)
+        outputs = (output, *beside)
+        exported = graphs.keep_outputs(program.graph, tuple(program.outputs.index(one) for one in outputs))
         if lacking := sorted(set(program.missing) & set(exported.state_dict)):
             raise LoadError(
                 f"The checkpoint has no weights for {', '.join(lacking[:5])}{' ...' * (len(lacking) > 5)}, which "
@@ -35,4 +42,4 @@ class SelectTask:
             )
         kept = {node.name for node in exported.graph.nodes}
         attention = tuple(spec for spec in program.attention if spec.node in kept)
-        return program.with_(exported=exported, outputs=(output,), attention=attention, stage=Stage.LOWERED)
+        return program.with_(exported=exported, outputs=outputs, attention=attention, stage=Stage.LOWERED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 class Traced:
     """A traced model. Its types, route and tasks are worked out when something asks for them."""
 
-    def __init__(self, frontend: Frontend, tokenizer: Any, prefill: Prefill | None) -> None:
-        """Keep what the frontend made."""
-        self.program, self.tokenizer = frontend.program, tokenizer
+    def __init__(
+        self, frontend: Frontend, tokenizer: Any, prefill: Prefill | None, side_files: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        """Keep what the frontend made, and the texts that an exported model's folder holds too, by path."""
+        self.program, self.tokenizer, self.side_files = frontend.program, tokenizer, side_files
         self.behaviour, self._prefill = frontend.behaviour, prefill
 
     @cached_property
@@ -64,13 +67,15 @@ class Traced:
 
     def lower(self, target: str = "auto") -> Lowered:
         """Decide for a target."""
-        return Lowered(self.analysed, find_backend(target), self.tokenizer)
+        return Lowered(self.analysed, find_backend(target), self.tokenizer, self.side_files)
 
 
 class Lowered:
     """An analysed program and the target that it is for."""
 
-    def __init__(self, program: Program, backend: Backend, tokenizer: Any) -> None:
+    def __init__(
+        self, program: Program, backend: Backend, tokenizer: Any, side_files: Mapping[str, str] | None = None
+    ) -> None:  # fmt: skip
         """Check that the target runs the program's dtype.
 
         Raises:
@@ -79,6 +84,7 @@ class Lowered:
         if program.dtype not in backend.dtypes:
             raise TargetError(f"The target {backend.name} runs {', '.join(backend.dtypes)}, not {program.dtype}.")
         self.program, self.backend, self.tokenizer = program, backend, tokenizer
+        self.side_files = side_files or {}
 
     @property
     def tasks(self) -> Tasks:
@@ -109,9 +115,31 @@ class Lowered:
                 same: its `tasks` say why, and so does asking it.
         """
         model = CompiledModel(
-            self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget
-        )
+            self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
+            side_files=self.side_files,
+        )  # fmt: skip
         return model.warm(progress)
+
+    def export_onnx(
+        self,
+        folder: str | Path,
+        *,
+        task: str | None = None,
+        profile: str = "std",
+        dtype: str = "float32",
+        max_length: int | None = None,
+        **options: Any,
+    ) -> Path:
+        """Write an ONNX model with all that belongs to it, without compiling for the target first.
+
+        Options as for `headrace.runtime.export.export_onnx`.
+        """
+        from headrace.runtime.export import export_onnx
+
+        return export_onnx(
+            self.program, Path(folder), tokenizer=self.tokenizer, side_files=self.side_files, task=task,
+            profile=profile, dtype=dtype, max_length=max_length, **options,
+        )  # fmt: skip
 
 
 def trace(
@@ -152,7 +180,7 @@ def trace(
     if (state := _brought_state(checkpoint)) is not None:
         name = bring_state(state)
         traced = Frontend(traced.program.with_(declared_state=name), traced.behaviour)
-    return Traced(traced, checkpoint.tokenizer, gate)
+    return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files)
 
 
 def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
@@ -160,7 +188,7 @@ def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
     backend = find_backend(target)
     traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
-        return Lowered(traced.analysed, backend, traced.tokenizer)
+        return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files)
 
 
 def compile(

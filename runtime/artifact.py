@@ -10,12 +10,13 @@ from typing import Any
 from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend
 from headrace.codec import decode, encode
-from headrace.errors import ArtifactError, TargetError
+from headrace.errors import ArtifactError, missing_library
 from headrace.ir import OutputKind, Program
 from headrace.runtime.engine import Lane
 from headrace.runtime.manifest import MANIFEST, check_files, check_trust, new_folder, read_manifest, write_manifest
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.states import require_known_state, state_for
+from headrace.runtime.text.plain import PlainTokenizer, TokenizerFacts
 
 TOKENIZER = "tokenizer"
 
@@ -93,17 +94,7 @@ def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:
     made = str(manifest["target"])
     if target != "auto" and target.split(":", maxsplit=1)[0] != made:
         raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
-    try:
-        return find_backend(made if target == "auto" else target, compiles=False)
-    except ImportError as error:
-        raise TargetError(f"{folder} was compiled for {made}, which needs {error.name}: {_remedy(error)}") from error
-
-
-def _remedy(error: ImportError) -> str:
-    from headrace import EXTRAS
-
-    library = (error.name or "").split(".")[0]
-    return f'pip install "headrace[{EXTRAS[library]}]"' if library in EXTRAS else f"pip install {library}"
+    return find_backend(made if target == "auto" else target, compiles=False)
 
 
 def _check_libraries(folder: Path, libraries: Any) -> None:
@@ -123,8 +114,15 @@ def _check_libraries(folder: Path, libraries: Any) -> None:
 
 
 def _tokenizer(folder: Path, held: Mapping[str, Any] | None) -> Any:
+    """The saved tokenizer: by its file alone where that was found to be exact, else by transformers."""
     if held is None:
         return None
-    from headrace.frontend.load import read_tokenizer
-
-    return read_tokenizer(folder / held["folder"])
+    where = folder / held["folder"]
+    if held["facts"] is not None:
+        return PlainTokenizer(where, decode(TokenizerFacts, held["facts"]))
+    try:
+        from headrace.frontend.load import read_tokenizer
+    except ImportError as error:
+        refusal = missing_library(error, f"The tokenizer of {folder}, which has no tokenizer.json of the same answers,")
+        raise refusal or error from error
+    return read_tokenizer(where)

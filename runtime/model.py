@@ -52,8 +52,12 @@ class CompiledModel:
         max_length: int | None = None,
         token_budget: int | None = None,
         lanes: Mapping[OutputKind, Lane] | None = None,
+        side_files: Mapping[str, str] | None = None,
     ) -> None:
         """Take an analysed program; nothing is compiled before `warm` or the first request.
+
+        Args:
+            side_files: texts that an exported model's folder holds too, by their path there.
 
         Raises:
             TaskNotEnabledError: `task` is not supported.
@@ -64,7 +68,7 @@ class CompiledModel:
         if warning:
             warnings.warn(warning, HeadraceWarning, stacklevel=4)
         self._texts = Texts(tokenizer, program, max_length, token_budget)
-        self.max_length = max_length
+        self.max_length, self._side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes)
 
     def save(self, folder: str | Path) -> Path:
@@ -72,6 +76,37 @@ class CompiledModel:
         from headrace.runtime.artifact import save
 
         return save(self, Path(folder))
+
+    def export_onnx(
+        self,
+        folder: str | Path,
+        *,
+        profile: str = "std",
+        dtype: str = "float32",
+        task: str | None = None,
+        **options: Any,
+    ) -> Path:
+        """Write the model for onnxruntime, with its tokenizer and every decision: `headrace.load` needs no torch.
+
+        Args:
+            profile: "std" (onnxruntime, Transformers.js), "fast" (onnxruntime through Headrace) or "portable" (plain
+                operators for older runtimes).
+            dtype: of the weights: "float32", "float16" or "int8".
+            task: whose outputs the graph has; None takes the model's.
+
+        Other options are those of `headrace.runtime.export.export_onnx`.
+
+        Raises:
+            VerifyError: the exported model does not answer as this one; nothing is written.
+            ArtifactError: this model was read back from a folder, without the graph that is exported.
+        """
+        from headrace.runtime.export import export_onnx
+
+        return export_onnx(
+            self.program, Path(folder), tokenizer=self.tokenizer, side_files=self._side_files,
+            task=task or self.task, profile=profile, dtype=dtype, max_length=self.max_length,
+            token_budget=self.engine.token_budget, **options,
+        )  # fmt: skip
 
     @property
     def tasks(self) -> Tasks:

@@ -13,8 +13,26 @@ import typer
 
 from headrace import __version__
 from headrace.errors import HeadraceWarning, InputError
-from headrace.runtime.cli import console, lines
-from headrace.runtime.cli.opening import Opening, serve
+from headrace.runtime.cli import console, lines, saved
+from headrace.runtime.cli.opening import Opening, serve, several
+from headrace.runtime.cli.options import (
+    BatchSize,
+    Dtype,
+    Input,
+    Json,
+    MaxLength,
+    Model,
+    Plain,
+    Pooling,
+    Prefill,
+    Revision,
+    Target,
+    Task,
+    Texts,
+    Tokenizer,
+    Truncate,
+    Trust,
+)
 
 app = typer.Typer(
     name="headrace",
@@ -24,23 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Model = Annotated[str, typer.Argument(help="A model folder, a hub id, or a folder that `headrace compile` wrote.")]
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines of --input or standard input.")]
-Input = Annotated[Path | None, typer.Option("--input", "-i", help="Read texts from this file's lines.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Take every line as a text, even where it is JSON.")]
-Target = Annotated[str, typer.Option(help="auto, cpu or reference (slow, needs no compiler).")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64; else the target's own.")]
-MaxLength = Annotated[int | None, typer.Option(help="Tokens a text at most.")]
-Truncate = Annotated[bool | None, typer.Option("--truncate/--no-truncate", help="Cut longer texts, or refuse them.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts in a step at most; else packed by tokens.")]
-Prefill = Annotated[str | None, typer.Option(help="single_pass opens token-level tasks to causal models.")]
-Pooling = Annotated[list[str] | None, typer.Option(help="cls, last, mean, max ...; given twice, concatenated.")]
-Tokenizer = Annotated[str | None, typer.Option(help="The folder of the tokenizer, where the model's has none.")]
-Revision = Annotated[str | None, typer.Option(help="Of a hub id.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
-Task = Annotated[str | None, typer.Option(help="The task to decide for; else the model's default.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -72,7 +73,7 @@ def explain(
 ) -> None:
     """What the model's attention does, how it is routed, and what it can do and why."""
     opening = Opening(
-        model, dtype=dtype, prefill=prefill, pooling=_several(pooling), tokenizer=tokenizer, revision=revision,
+        model, dtype=dtype, prefill=prefill, pooling=several(pooling), tokenizer=tokenizer, revision=revision,
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
     if html is not None and not html.absolute().parent.is_dir():
@@ -103,7 +104,7 @@ def tasks(
 ) -> None:
     """The tasks that the model offers, each supported or refused, with the reason."""
     opening = Opening(
-        model, prefill=prefill, pooling=_several(pooling), revision=revision, trust_remote_code=trust_remote_code
+        model, prefill=prefill, pooling=several(pooling), revision=revision, trust_remote_code=trust_remote_code
     )
     program = opening.trace().analysed
     from headrace.codec import encode
@@ -151,7 +152,7 @@ def embed(  # noqa: PLR0913 - a command's options are its arguments
 ) -> None:
     """One vector a text: {"embedding": [...]}."""
     opening = Opening(
-        model, target, dtype, max_length, prefill, _several(pooling), tokenizer, revision, trust_remote_code
+        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
     )
 
     def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
@@ -215,27 +216,10 @@ def token_classify(  # noqa: PLR0913
     serve(opening, "token_classify", _single(lines.requests(texts or [], input_, plain)), answer)
 
 
-@app.command(name="compile")
-def compile_(
-    model: Model,
-    out: Annotated[Path, typer.Argument(help="The folder to write; every other command takes it as a model.")],
-    task: Task = None,
-    target: Target = "auto",
-    dtype: Dtype = None,
-    max_length: MaxLength = None,
-    prefill: Prefill = None,
-    pooling: Pooling = None,
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-) -> None:
-    """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
-    opening = Opening(
-        model, target, dtype, max_length, prefill, _several(pooling), tokenizer, revision, trust_remote_code
-    )
-    compiled = opening.compile(task)
-    folder = compiled.save(out)
-    console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
+app.command(name="compile")(saved.compile_)
+app.command()(saved.export)
+app.command()(saved.inspect)
+app.command()(saved.verify)
 
 
 @app.command()
@@ -269,10 +253,6 @@ def _chosen(program: Any, wish: str | None) -> Any:
     if warning:
         warnings.warn(warning, HeadraceWarning, stacklevel=2)
     return task
-
-
-def _several(values: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(values) if values else None
 
 
 def _single(requests: Iterable[lines.Request]) -> Iterable[lines.Request]:

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from headrace import EXTRAS, debug
-from headrace.errors import HeadraceError, HeadraceWarning
+from headrace import debug
+from headrace.errors import HeadraceError, HeadraceWarning, missing_library
 from headrace.runtime.explain.tables import printable
 
 WRONG, INTERRUPTED = 2, 130
@@ -78,8 +78,8 @@ def _failed(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         note(f"the answers cannot be written: {error.strerror}")
         return WRONG
-    if isinstance(error, ImportError) and (library := (error.name or "").split(".")[0]) in EXTRAS:
-        note(f'this command needs {library}, which is not installed: pip install "headrace[{EXTRAS[library]}]"')
+    if isinstance(error, ImportError) and (refusal := missing_library(error, "this command")) is not None:
+        note(str(refusal))
         return WRONG
     raise error
 

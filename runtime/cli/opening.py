@@ -102,3 +102,8 @@ def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answ
             console.note(f"target {model.target}, {model.dtype}")
         write(answers)
         done += len(chunk)
+
+
+def several(values: list[str] | None) -> tuple[str, ...] | None:
+    """A repeated option's values, None where it was not given."""
+    return tuple(values) if values else None

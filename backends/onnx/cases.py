@@ -1,0 +1,123 @@
+"""Requests and the answers that a model file must give: what an export is held against, and wherever it lands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.onnx import names
+from headrace.backends.onnx.session import Session
+from headrace.ir import PER_TOKEN_OUTPUTS, Output, PaddingRule, Program
+
+# Lengths of the sequences of each batch, none of them the trace's. The last one is asked for on both sides.
+BATCHES = ((1,), (11,), (5, 9, 2), (1, 17), (33, 20, 33, 6))
+# So many values of an answer are recorded, of the last real row where there is one a token.
+RECORDED = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch: the token ids of each sequence, and the side of their padding.
+
+    `answers` holds for each output and sequence the values that the oracle gave, the recorded ones alone.
+    """
+
+    ids: tuple[tuple[int, ...], ...]
+    left: bool
+    answers: tuple[tuple[str, tuple[tuple[float, ...], ...]], ...] = ()
+
+    def __str__(self) -> str:
+        """E.g. `5 + 9 + 2 tokens, padded left`."""
+        lengths = " + ".join(str(len(row)) for row in self.ids)
+        padded = len({len(row) for row in self.ids}) > 1
+        return f"{lengths} tokens" + (f", padded {'left' if self.left else 'right'}" if padded else "")
+
+
+def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
+    """Batches of pseudorandom tokens within the program's limits, padded on both sides where it can be said.
+
+    Args:
+        lengths_only: whether the model file takes lengths, which say nothing of padding on the left.
+    """
+    longest = program.limits.length or max(map(max, BATCHES))
+    random = np.random.default_rng(0)
+    for batch in BATCHES:
+        lengths = [min(length, longest) for length in batch]
+        if program.padding is PaddingRule.UNPADDED:
+            lengths = lengths[:1]
+        ids = tuple(tuple(int(i) for i in random.integers(0, program.vocabulary, length)) for length in lengths)
+        yield Case(ids, left=False)
+        if len(set(lengths)) > 1 and not lengths_only:
+            yield Case(ids, left=True)
+
+
+def feeds(case: Case, session: Session) -> dict[str, NDArray[np.int64]]:
+    """The batch as the model file's inputs."""
+    width = max(map(len, case.ids))
+    ids, mask = np.zeros((len(case.ids), width), np.int64), np.zeros((len(case.ids), width), np.int64)
+    for row, own in enumerate(case.ids):
+        place = slice(width - len(own), width) if case.left else slice(len(own))
+        ids[row, place], mask[row, place] = own, 1
+    known = {
+        "input_ids": ids,
+        names.PADDING: mask,
+        "token_type_ids": np.zeros_like(ids),
+        names.LENGTHS: mask.sum(1),
+    }
+    return {name: known[name] for name in session.inputs}
+
+
+def answered(case: Case, session: Session, output: Output) -> list[NDArray[Any]]:
+    """What the model file answers for each sequence: [width], or [tokens, width] of the real tokens."""
+    found = session.run(feeds(case, session), names.OUTPUTS[output.kind])
+    if output.kind not in PER_TOKEN_OUTPUTS:
+        return list(found)
+    width = found.shape[1]
+    return [row[width - len(own) :] if case.left else row[: len(own)] for row, own in zip(found, case.ids, strict=True)]
+
+
+def recorded(answer: NDArray[Any]) -> tuple[float, ...]:
+    """The values of an answer that are kept."""
+    row = answer[-1] if answer.ndim > 1 else answer
+    return tuple(float(value) for value in row[:RECORDED])
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far answers lie from those wanted: the largest difference relative to the largest value, least cosine."""
+
+    worst: float
+    cosine: float
+
+    def joined(self, other: Distance) -> Distance:
+        """The worse of both."""
+        return Distance(max(self.worst, other.worst), min(self.cosine, other.cosine))
+
+
+def distance(got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> Distance:
+    """Between answers of one output, sequence by sequence."""
+    found = Distance(0.0, 1.0)
+    for mine, theirs in zip(got, wanted, strict=True):
+        one, other = np.asarray(mine, np.float64), np.asarray(theirs, np.float64)
+        if not np.isfinite(one).all():
+            return Distance(float("inf"), -1.0)
+        worst = float(np.abs(one - other).max() / max(np.abs(other).max(), 1e-12))
+        flat, flat_other = one.ravel(), other.ravel()
+        length = float(np.linalg.norm(flat) * np.linalg.norm(flat_other))
+        # A single number has no direction.
+        cosine = float(flat @ flat_other / length) if length > 0 and flat.size > 1 else 1.0
+        found = found.joined(Distance(worst, cosine))
+    return found
+
+
+def replay(case: Case, session: Session, outputs: Mapping[str, Output]) -> Distance:
+    """How far the model file, here and now, lies from what was recorded."""
+    found = Distance(0.0, 1.0)
+    for name, values in case.answers:
+        got = [np.asarray(recorded(one)) for one in answered(case, session, outputs[name])]
+        found = found.joined(distance(got, [np.asarray(row) for row in values]))
+    return found

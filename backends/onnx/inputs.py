@@ -1,0 +1,67 @@
+"""The inputs of an ONNX graph as its users give them: positions are computed, lengths may take the mask's place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import tape
+
+from headrace.backends.onnx import names
+
+
+def compute_positions(model: ir.Model, offset: int) -> None:
+    """Positions from the mask, on whichever side the padding lies: most callers of an encoder give none.
+
+    A real token's position is `offset` plus the number of real tokens before it.
+    """
+    given = {value.name: value for value in model.graph.inputs}
+    if (positions := given.get(names.POSITIONS)) is None:
+        return
+    made = _Tape("positions")
+    counted = made.op("CumSum", [given[names.PADDING], made.constant(1)])
+    places = made.op("Max", [made.op("Sub", [counted, made.constant(1)]), made.constant(0)])
+    _replace(model, positions, made.op("Add", [places, made.constant(offset)]), made)
+
+
+def take_lengths(model: ir.Model) -> None:
+    """`sequence_lengths` [batch] in place of the mask: what follows a sequence's tokens is padding."""
+    given = {value.name: value for value in model.graph.inputs}
+    padding, made = given[names.PADDING], _Tape("padding")
+    lengths = ir.Value(
+        name=names.LENGTHS, shape=ir.Shape([names.BATCH]), type=ir.TensorType(ir.DataType.INT64)
+    )  # fmt: skip
+    model.graph.inputs.append(lengths)
+    sequence = made.op("Squeeze", [made.op("Shape", [given["input_ids"]], {"start": 1, "end": 2})])
+    places = made.op("Range", [made.constant(0), sequence, made.constant(1)])
+    real = made.op("Less", [places, made.op("Unsqueeze", [lengths, made.constant([1])])])
+    _replace(model, padding, made.op("Cast", [real], {"to": ir.DataType.INT64}), made)
+
+
+class _Tape(tape.Tape):
+    """Nodes in order, each named after what they compute."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def op(self, op_type: str, inputs: Any, attributes: Any = None, **options: Any) -> ir.Value:
+        name = f"{self._what}_{len(self.nodes)}"
+        value = super().op(op_type, inputs, attributes, name=f"node_{name}", **options)
+        value.name = name
+        return value
+
+    def constant(self, value: int | list[int]) -> ir.Value:
+        """An int64 constant."""
+        return self.op("Constant", [], {"value": ir.tensor(np.asarray(value, np.int64))})
+
+
+def _replace(model: ir.Model, given: ir.Value, computed: ir.Value, made: _Tape) -> None:
+    """Compute at the graph's beginning what was an input."""
+    users = [(use.node, use.idx) for use in given.uses()]
+    for node, place in users:
+        node.replace_input_with(place, computed)
+    model.graph.inputs.remove(given)
+    first = next(iter(model.graph))
+    model.graph.insert_before(first, list(made.nodes))

@@ -1,0 +1,21 @@
+"""The names that deployment users know a model's inputs and outputs by."""
+
+from __future__ import annotations
+
+from headrace.ir import OutputKind
+
+BATCH, SEQUENCE = "batch_size", "sequence_length"
+PADDING, POSITIONS, LENGTHS = "attention_mask", "position_ids", "sequence_lengths"
+OUTPUTS = {
+    OutputKind.HIDDEN: "last_hidden_state",
+    OutputKind.EMBEDDING: "embedding",
+    OutputKind.TOKEN_EMBEDDING: "token_embeddings",
+    OutputKind.SEQUENCE_LOGITS: "logits",
+    OutputKind.TOKEN_LOGITS: "logits",
+    OutputKind.VOCABULARY_LOGITS: "logits",
+}
+# What finished answers are called: vectors at the length that the folder asks for, scores by the labels' rule.
+FINISHED_VECTOR, FINISHED_SCORES = "sentence_embedding", "probabilities"
+RESERVED = frozenset({PADDING, POSITIONS, LENGTHS, *OUTPUTS.values(), FINISHED_VECTOR, FINISHED_SCORES})
+# Under this key the model's own metadata says what the manifest says.
+METADATA = "headrace"

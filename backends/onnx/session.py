@@ -1,0 +1,158 @@
+"""A model file run by onnxruntime. Nothing here needs torch, nor onnx."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from headrace.backends.onnx import names
+from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
+
+# What "auto" tries, best first, under the short names that `target="onnx:cuda"` takes.
+PROVIDERS = {
+    "tensorrt": "TensorrtExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
+    "cpu": "CPUExecutionProvider",
+}
+HOST = PROVIDERS["cpu"]
+
+
+def find_providers(wish: str | None) -> tuple[str, ...]:
+    """The providers to try in order: the one wished for, else every one that this onnxruntime was built with.
+
+    Raises:
+        TargetError: no such provider, or not in this onnxruntime.
+    """
+    built = onnxruntime.get_available_providers()
+    if wish is None:
+        return tuple(name for name in PROVIDERS.values() if name in built)
+    if wish not in PROVIDERS:
+        raise TargetError(f"There is no target 'onnx:{wish}'. Choose from {', '.join(f'onnx:{p}' for p in PROVIDERS)}.")
+    if PROVIDERS[wish] not in built:
+        raise TargetError(
+            f"This onnxruntime ({onnxruntime.__version__}) was built without {PROVIDERS[wish]}; it has "
+            f'{", ".join(built)}. For NVIDIA: pip install "headrace[gpu]".'
+        )
+    return (PROVIDERS[wish],)
+
+
+class Session:
+    """One model file, loaded once, on the best provider that takes it."""
+
+    def __init__(self, path: Path, providers: Sequence[str]) -> None:
+        """Load the file; each provider is tried in turn, and believed only when the session itself names it.
+
+        Raises:
+            ArtifactError: onnxruntime cannot read the file.
+            TargetError: no provider took it.
+        """
+        self.path = path
+        self._inner, self.provider = _opened(path, providers)
+        self.inputs = {value.name: value.type for value in self._inner.get_inputs()}
+        self.outputs = tuple(value.name for value in self._inner.get_outputs())
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], output: str) -> NDArray[Any]:
+        """One output for a batch. Only that one leaves the device."""
+        binding = self._inner.io_binding()
+        for name in self.inputs:
+            binding.bind_cpu_input(name, np.ascontiguousarray(inputs[name]))
+        binding.bind_output(output)
+        self._inner.run_with_iobinding(binding)
+        (found,) = binding.copy_outputs_to_cpu()
+        array: NDArray[Any] = found
+        return array
+
+
+def _opened(path: Path, providers: Sequence[str]) -> tuple[onnxruntime.InferenceSession, str]:
+    refused = []
+    for provider in providers:
+        chosen = [provider] if provider == HOST else [provider, HOST]
+        try:
+            session = onnxruntime.InferenceSession(str(path), _options(), providers=chosen)
+        except Exception as error:  # onnxruntime's exceptions share no class
+            if provider == HOST:
+                raise ArtifactError(
+                    f"onnxruntime {onnxruntime.__version__} cannot read {path}: {_short(error)}"
+                ) from error
+            refused.append(f"{provider}: {_short(error)}")
+            continue
+        if (used := session.get_providers()[0]) == provider:
+            if refused:
+                message = f"The model runs on {provider}, since others that onnxruntime was built with did not take it"
+                warnings.warn(f"{message} ({'; '.join(refused)}).", HeadraceWarning, stacklevel=5)
+            return session, provider
+        refused.append(f"{provider}: the session fell back to {used}, its libraries or its device are missing")
+    raise TargetError(f"No provider of onnxruntime took {path.name}: {'; '.join(refused)}.")
+
+
+def _options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # a fallback is told by the session itself
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit():
+        options.intra_op_num_threads = int(threads)
+    return options
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else error.__class__.__name__
+
+
+class Executable:
+    """One output of a model file."""
+
+    graphs = 1
+
+    def __init__(self, session: Session, output: str, keep: Any = None) -> None:
+        """Check that the file has that output; `keep` is held as long as the executable, e.g. the file's folder.
+
+        Raises:
+            ArtifactError: it has not.
+        """
+        if output not in session.outputs:
+            raise ArtifactError(f"{session.path} has no output {output!r}; it has {', '.join(session.outputs)}.")
+        self.calls = 0
+        self._session, self._output, self._keep = session, output, keep
+
+    @property
+    def provider(self) -> str:
+        """The provider in use, by the session's own word."""
+        return self._session.provider
+
+    def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Run a batch."""
+        self.calls += 1
+        given = dict(inputs)
+        if names.LENGTHS in self._session.inputs:
+            given[names.LENGTHS] = right_padded(inputs[names.PADDING])
+        return self._session.run(given, self._output)
+
+    def save(self, path: Path) -> None:
+        """Copy the file, and the data beside it, which it knows by name."""
+        source = self._session.path
+        shutil.copyfile(source, path)
+        data = source.with_name(f"{source.name}_data")
+        if data.is_file():
+            shutil.copyfile(data, path.with_name(data.name))
+
+
+def right_padded(padding: NDArray[Any]) -> NDArray[np.int64]:
+    """The lengths [batch] of sequences that are padded on the right.
+
+    Raises:
+        InputError: the padding lies elsewhere, which lengths cannot say.
+    """
+    lengths: NDArray[np.int64] = (padding != 0).sum(1).astype(np.int64)
+    if not np.array_equal(padding != 0, np.arange(padding.shape[1]) < lengths[:, None]):
+        raise InputError("This model takes lengths, so padding stands on the right; export with profile='std'.")
+    return lengths

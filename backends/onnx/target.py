@@ -1,0 +1,65 @@
+"""The ONNX target: onnxruntime. Only what compiles needs torch and onnx."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.onnx import names
+from headrace.backends.onnx.profiles import PROFILES
+from headrace.backends.onnx.session import Executable, Session, find_providers
+from headrace.ir import Program
+
+# A file of protocol buffers ends at 2 GiB; well before that, weights are better mapped from a file of their own.
+EXTERNAL_FROM = 1 << 30
+
+
+class Onnx:
+    """Runs wherever onnxruntime does, on the first of its providers that takes the model."""
+
+    name = "onnx"
+    suffix = ".onnx"
+    dtypes = ("float32",)
+    libraries: tuple[str, ...] = ()
+    runs_code = False
+    step_tokens = 2048
+
+    def __init__(self, provider: str | None = None) -> None:
+        """`provider` is one of `PROVIDERS`, None for the best."""
+        self._providers = find_providers(provider)
+        self._sessions: dict[Path, Session] = {}
+
+    def check(self, compiles: bool) -> None:
+        """To compile, the exporter's libraries must be there."""
+        if compiles:
+            for library in ("onnx", "onnxscript", "torch"):
+                importlib.import_module(library)
+
+    def feed(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """As they are."""
+        return inputs
+
+    def fetch(self, output: NDArray[Any]) -> NDArray[np.float32]:
+        """In float32."""
+        return output.astype(np.float32, copy=False)
+
+    def compile(self, program: Program) -> Executable:
+        """Write the program in the profile std, and load that."""
+        from headrace.backends.onnx.graph import build, write
+
+        folder = tempfile.TemporaryDirectory(prefix="headrace-")
+        path = Path(folder.name) / f"{program.outputs[0].kind}.onnx"
+        write(build(program, PROFILES["std"]), path, EXTERNAL_FROM)
+        return Executable(Session(path, self._providers), names.OUTPUTS[program.outputs[0].kind], keep=folder)
+
+    def load(self, path: Path, program: Program) -> Executable:
+        """Load a file, or take another output of one that is loaded."""
+        if path not in self._sessions:
+            self._sessions[path] = Session(path, self._providers)
+        return Executable(self._sessions[path], names.OUTPUTS[program.outputs[0].kind])

@@ -1,0 +1,72 @@
+"""Hold a model file against the program that it was made of. A file that fails becomes no artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace import graphs
+from headrace.backends.onnx import names
+from headrace.backends.onnx.cases import Case, Distance, answered, distance, make_cases, recorded
+from headrace.backends.onnx.profiles import Profile
+from headrace.backends.onnx.report import BOUNDS, Check, Report
+from headrace.backends.onnx.session import HOST, Session
+from headrace.ir import Program
+
+
+def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report:
+    """Check the file's form, then its answers against the program's on each sequence alone, in float32.
+
+    The program was held against the eager model when it was analysed; here each of its operators runs by definition.
+    """
+    bound, checks = BOUNDS[dtype], [*_form(path)]
+    if not checks[-1].passed:
+        return Report(profile.name, dtype, bound, tuple(checks), ())
+    session, cases = Session(path, (HOST,)), []
+    for case in make_cases(program, profile.lengths):
+        wanted = _oracle(program, case)
+        worst = Distance(0.0, 1.0)
+        for output, rows in zip(program.outputs, wanted, strict=True):
+            worst = worst.joined(distance(answered(case, session, output), rows))
+        checks.append(Check(f"onnxruntime, {case}", bound.holds(worst), bound.words(worst)))
+        kept = tuple(
+            (names.OUTPUTS[output.kind], tuple(recorded(row) for row in rows))
+            for output, rows in zip(program.outputs, wanted, strict=True)
+        )
+        cases.append(replace(case, answers=kept))
+    return Report(profile.name, dtype, bound, tuple(checks), tuple(cases))
+
+
+def _form(path: Path) -> Iterator[Check]:
+    import onnx
+
+    try:
+        # Full: with shape inference, strict and with types. By path, since larger models fit in no one message.
+        onnx.checker.check_model(str(path), full_check=True)
+    except Exception as error:
+        yield Check("onnx.checker with strict shapes", False, str(error).strip().splitlines()[0])
+        return
+    yield Check("onnx.checker with strict shapes", True, "valid")
+
+
+@torch.no_grad()
+def _oracle(program: Program, case: Case) -> list[list[NDArray[Any]]]:
+    """For each output, the program's answer to each sequence alone and unpadded."""
+    rows = []
+    for own in case.ids:
+        ids = torch.tensor([own])
+        given = {
+            "input_ids": ids,
+            names.PADDING: torch.ones_like(ids),
+            names.POSITIONS: torch.arange(len(own))[None] + program.positions.offset,
+            "token_type_ids": torch.zeros_like(ids),
+        }
+        outputs, _ = graphs.run(program.graph, {name: given[name] for name in program.input_names})
+        rows.append([np.asarray(output[0].float()) for output in outputs])
+    return [list(column) for column in zip(*rows, strict=True)]

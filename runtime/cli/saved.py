@@ -1,0 +1,94 @@
+"""The commands that write models to folders and look at what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.runtime.cli import console
+from headrace.runtime.cli.opening import Opening, several
+from headrace.runtime.cli.options import (
+    Dtype,
+    MaxLength,
+    Model,
+    Pooling,
+    Prefill,
+    Revision,
+    Target,
+    Task,
+    Tokenizer,
+    Trust,
+)
+
+Saved = Annotated[Path, typer.Argument(help="A folder that `headrace export` or `headrace compile` wrote.")]
+
+
+def compile_(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The folder to write; every other command takes it as a model.")],
+    task: Task = None,
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
+    opening = Opening(
+        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
+    )
+    compiled = opening.compile(task)
+    folder = compiled.save(out)
+    console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="The folder to write; Headrace and onnxruntime take it as it is.")],
+    profile: Annotated[str, typer.Option(help="std, fast or portable.")] = "std",
+    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or int8.")] = "float32",
+    task: Task = None,
+    force: Annotated[bool, typer.Option("--force", help="Keep a model whose answers fail the checks.")] = False,
+    max_length: MaxLength = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Write a model as ONNX with its tokenizer, labels and pooling, checked against the original."""
+    opening = Opening(
+        model, "reference", "float32", max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
+    )
+    folder = (
+        opening.trace()
+        .lower("reference")
+        .export_onnx(out, task=task, profile=profile, dtype=dtype, max_length=max_length, force=force)
+    )
+    console.note(f"profile {profile}, {dtype}; checked; wrote {folder}")
+
+
+def inspect(folder: Saved) -> None:
+    """What a saved model is: its attention, route, tasks, files. Loads nothing."""
+    from headrace.runtime.cli.onnx import describe
+
+    print(describe(folder), end="")
+
+
+def verify(
+    folder: Saved, target: Annotated[str, typer.Option(help="onnx, or one provider: onnx:cuda ...")] = "onnx"
+) -> None:  # fmt: skip
+    """Whether an exported model answers here as it did where it was made. Exits 1 where it does not."""
+    from headrace.runtime.cli.onnx import checked
+
+    passed = True
+    for fine, what in checked(folder, target):
+        print(f"{'ok  ' if fine else 'FAIL'}  {what}")
+        passed = passed and fine
+    if not passed:
+        raise typer.Exit(1)

@@ -1,0 +1,169 @@
+"""Exported folders: the same answers as the model they were made of, without torch, and every damage refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'headrace[export]'")
+pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'headrace[onnx]'")
+
+import headrace
+from tests.test_packaging import BLOCK
+from tests.tiny import build
+from tests.words import bert_like
+
+TEXTS = ["w5 w6 w7", "w8", "w9 w10 w11 w12 w13 w14", ""]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Any:
+    return headrace.lower(build("bert"), target="reference", tokenizer=bert_like(), pooling="mean")
+
+
+@pytest.fixture(scope="module")
+def exported(embedder: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(embedder.export_onnx(tmp_path_factory.mktemp("export") / "model", max_length=9))
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "copy"))
+
+
+def test_the_folder_is_what_deployment_users_expect(exported: Path) -> None:
+    files = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()}
+    at_the_top = {"config.json", "headrace.json", "tokenizer.json", "tokenizer_config.json", "verification.json"}
+    assert files == {*at_the_top, "onnx/model.onnx"}
+    assert json.loads((exported / "config.json").read_text())["model_type"] == "bert"
+    report = json.loads((exported / "verification.json").read_text())
+    assert all(check["passed"] for check in report["checks"])
+    assert any("padded left" in check["name"] for check in report["checks"])
+
+
+def test_nothing_of_this_machine_is_in_the_folder(exported: Path) -> None:
+    for path in exported.rglob("*"):
+        if path.is_file():
+            held = path.read_bytes()
+            for place in (str(Path.home()), str(exported.parent), str(Path(__file__).parents[2])):
+                assert place.encode() not in held, (path.name, place)
+
+
+def test_loaded_answers_as_the_model(embedder: Any, exported: Path) -> None:
+    """D3, B6: answers, decisions and limits survive."""
+    loaded, model = headrace.load(exported), embedder.compile()
+    np.testing.assert_allclose(loaded.embed(TEXTS), model.embed(TEXTS), atol=2e-5)
+    for one, other in zip(loaded([[5, 6, 7], [8]]), model([[5, 6, 7], [8]]), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert loaded.target == "onnx"
+    assert dict(loaded.tasks.items()) == dict(model.tasks.items())
+    assert loaded.program.attention == model.program.attention
+    assert loaded.program.route == model.program.route
+    assert "ENCODER_ONLY" in loaded.explain()
+    with pytest.raises(headrace.InputTooLongError, match="max_length=9"):
+        loaded.embed("w5 " * 20)
+
+
+def test_refusals_are_word_for_word_those_of_the_model(embedder: Any, exported: Path) -> None:
+    loaded, model = headrace.load(exported), embedder.compile()
+    for wrong in (lambda m: m.classify("w5"), lambda m: m.embed([5]), lambda m: m([[999]]), lambda m: m.score(["a"])):
+        with pytest.raises(headrace.HeadraceError) as here:
+            wrong(loaded)
+        with pytest.raises(headrace.HeadraceError) as there:
+            wrong(model)
+        assert str(here.value) == str(there.value)
+
+
+def test_types_are_zeros_where_the_tokenizer_gives_none(tmp_path: Path) -> None:
+    """P13."""
+    tokenizer = bert_like(model_input_names=["input_ids", "attention_mask"])
+    lowered = headrace.lower(build("bert"), target="reference", tokenizer=tokenizer, pooling="mean")
+    loaded = headrace.load(lowered.export_onnx(tmp_path / "m"))
+    np.testing.assert_allclose(loaded.embed(TEXTS), lowered.compile().embed(TEXTS), atol=2e-5)
+
+
+WITHOUT_TORCH = """
+import sys
+import headrace
+model = headrace.load({folder!r})
+vectors = model.embed(["w5 w6", "w7"])
+assert model([[5, 6]])[0].shape == (32,)
+assert [t for t in model.tasks] == ["embed", "token_embed"], model.tasks
+assert model.token_embed("w5 w6")[0].shape == (4, 32)
+try:
+    model.classify("w5")
+except headrace.TaskNotEnabledError as error:
+    print(error)
+assert "ENCODER_ONLY" in model.explain() and "<html" in model.explain("html")
+loaded = {{name.split(".")[0] for name in sys.modules}}
+print(vectors.shape, sorted(loaded & {{"torch", "transformers", "onnx", "onnxscript"}}))
+"""
+
+
+def test_a_machine_without_torch_answers(exported: Path) -> None:
+    code = BLOCK + WITHOUT_TORCH.format(folder=str(exported))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "The task classify is not supported." in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "(2, 32) []"
+
+
+def test_an_export_that_answers_otherwise_is_not_written(
+    embedder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """A scale that is off by a hundredth."""
+    from headrace.backends.onnx import translate
+
+    true = translate.Translation.attention
+
+    @functools.wraps(true)  # the exporter reads the signature
+    def wrong(self: Any, q: Any, k: Any, v: Any, mask: Any, bias: Any, sinks: Any, scale: float, *rest: Any) -> Any:
+        return true(self, q, k, v, mask, bias, sinks, scale * 1.01, *rest)
+
+    monkeypatch.setattr(translate.Translation, "attention", wrong)
+    with pytest.raises(headrace.VerifyError, match=r"failed \d+ of \d+ checks: onnxruntime, .*differs by"):
+        embedder.export_onnx(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def test_exporting_over_something_else_is_refused(embedder: Any, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("three years")
+    with pytest.raises(headrace.ArtifactError, match="nothing was written"):
+        embedder.export_onnx(tmp_path)
+
+
+def test_what_cannot_be_exported_is_refused(embedder: Any, exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(headrace.InputError, match="choose from std, fast, portable"):
+        embedder.export_onnx(tmp_path / "m", profile="turbo")
+    with pytest.raises(headrace.InputError, match="float32, float16, int8"):
+        embedder.export_onnx(tmp_path / "m", dtype="int4")
+    with pytest.raises(headrace.TaskNotEnabledError, match="classify is not supported"):
+        embedder.export_onnx(tmp_path / "m", task="classify")
+    with pytest.raises(headrace.ArtifactError, match="holds no graph to export"):
+        headrace.load(exported).export_onnx(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["onnx/model.onnx", "tokenizer.json", "config.json", "verification.json"])
+def test_missing_truncated_and_changed_files_are_named(name: str, folder: Path) -> None:
+    path = folder / name
+    whole = path.read_bytes()
+    for damaged in (whole[:-3], whole[:100] + b"\x00" + whole[101:], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(headrace.ArtifactError, match=f"changed {name}"):
+            headrace.load(folder)
+    path.unlink()
+    with pytest.raises(headrace.ArtifactError, match=f"missing {name}"):
+        headrace.load(folder)
+
+
+def test_a_moved_folder_works(folder: Path, tmp_path: Path) -> None:
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert headrace.load(moved).embed("w5").shape == (1, 32)
