@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace import __version__
 from headrace.codec import encode
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
 from headrace.ir import OutputKind, Program, Task
@@ -76,7 +77,8 @@ def export_onnx(
     with new_folder(folder) as (work, place):
         (work / "onnx").mkdir()
         name = f"onnx/model{SUFFIXES[dtype]}.onnx"
-        model = build(kept, chosen, finished)
+        held = _write_side_files(work, tokenizer, side_files)
+        model = build(kept, chosen, finished, {"headrace": __version__, "task": wanted.value, "tokenizer": held})
         write(model, work / name, EXTERNAL_FROM if external_from is None else external_from)
         convert(work / name, dtype)
         report = verify(work / name, kept, chosen, dtype)
@@ -96,7 +98,7 @@ def export_onnx(
                 "token_budget": token_budget,
                 "program": encode(program.with_(exported=None)),
                 "lanes": lanes,
-                "tokenizer": _write_side_files(work, tokenizer, side_files),
+                "tokenizer": held,
                 "export": {"profile": profile, "dtype": dtype, "finished": finished, "report": REPORT},
             },
         )

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
 
-from headrace import __version__, debug
+from headrace import debug
 from headrace.backends.onnx import names
 from headrace.backends.onnx.finish import finish
 from headrace.backends.onnx.inputs import compute_positions, take_lengths
@@ -29,12 +29,15 @@ UNTRANSLATED = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)
 TORCH_OPERATOR = re.compile(r"%(\S+) :")
 
 
-def build(program: Program, profile: Profile, finished: bool = False) -> ir.Model:
+def build(
+    program: Program, profile: Profile, finished: bool = False, facts: Mapping[str, Any] | None = None
+) -> ir.Model:
     """The program as an ONNX model in memory; the weights are the program's own, not copied.
 
     Args:
         finished: whether the graph also returns finished answers: a vector normalised as the model's folder says,
             scores by its labels' rule.
+        facts: what the model's own metadata says beside the profile and the program.
 
     Raises:
         TargetError: the program holds an operator that has no translation.
@@ -55,7 +58,7 @@ def build(program: Program, profile: Profile, finished: bool = False) -> ir.Mode
     common.RemoveUnusedNodesPass()(model)
     common.CommonSubexpressionEliminationPass()(model)
     model.opset_imports[""], model.ir_version = profile.opset, profile.ir_version
-    _describe(model, program, profile, specs)
+    _describe(model, program, profile, specs, facts or {})
     return model
 
 
@@ -142,21 +145,23 @@ def _move_lengths(model: ir.Model) -> None:
             node.replace_input_with(6, mask)
 
 
-def _describe(model: ir.Model, program: Program, profile: Profile, specs: dict[ir.Node, AttentionSpec]) -> None:
+def _describe(
+    model: ir.Model, program: Program, profile: Profile, specs: dict[ir.Node, AttentionSpec], facts: Mapping[str, Any]
+) -> None:
     """Say in the file what it is: onnxruntime keeps a model's metadata, and not its nodes'."""
-    model.producer_name, model.producer_version = "headrace", __version__
+    model.producer_name, model.producer_version = "headrace", str(facts.get("headrace", ""))
     model.graph.name, model.graph.doc_string = "headrace", None
     here = [(node, specs[node]) for node in model.graph if node in specs]
     for node, spec in here:
         node.metadata_props["headrace.attention_type"] = spec.type.value
         node.metadata_props["headrace.call_order"] = str(spec.call_order)
-    facts = {
-        "version": __version__,
+    held = {
+        **facts,
         "profile": profile.name,
         "attention": {str(node.name): spec.type.value for node, spec in here},
         "program": encode(program),
     }
-    model.metadata_props[names.METADATA] = json.dumps(facts)
+    model.metadata_props[names.METADATA] = json.dumps(held)
 
 
 @contextmanager

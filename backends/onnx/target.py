@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.backends.onnx import names
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.backends.onnx.session import Executable, Session, find_providers
-from headrace.ir import Program
+from headrace.ir import Layout, Program
 
 # A file of protocol buffers ends at 2 GiB; well before that, weights are better mapped from a file of their own.
 EXTERNAL_FROM = 1 << 30
@@ -28,6 +28,7 @@ class Onnx:
     dtypes = ("float32",)
     libraries: tuple[str, ...] = ()
     runs_code = False
+    layout = Layout.PADDED
     step_tokens = 2048
 
     def __init__(self, provider: str | None = None) -> None:
