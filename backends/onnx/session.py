@@ -105,7 +105,7 @@ def _options() -> onnxruntime.SessionOptions:
 
 def _short(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else error.__class__.__name__
+    return lines[0] if lines else "it gives no reason"
 
 
 class Executable:
