@@ -37,7 +37,7 @@ def run(page: Path, target: str = "auto") -> Iterator[str]:
     Raises:
         HeadraceError: weights cannot be fetched, or the target cannot run here.
     """
-    assert headrace.compile  # where torch is missing, this says so before anything is shown
+    _ = headrace.compile  # where torch is missing, this says so before anything is shown
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as scratch:
         yield from _similarities(page, target)
         yield from _entities(target)
