@@ -7,22 +7,40 @@ one, fully masked rows attend to everything and a causal model looks bidirection
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from headrace.frontend.dryrun import DryRun, special_ids
 from headrace.frontend.interface import Call, capture, implementation
-from headrace.frontend.served import Served, call, first_tensor, positions, rows_of, sample
+from headrace.frontend.served import (
+    Served,
+    call,
+    encoder_rows,
+    first_tensor,
+    hidden_rows,
+    positions,
+    rows_of,
+    sample,
+    signature,
+)
 from headrace.ir import MaskKind, Window
 
 # Above this many parameters, the probe runs in the model's own dtype: a float64 copy would not fit beside it.
 COPIED_PARAMETERS = 2_000_000_000
 SHRUNK_WINDOW = 8
+# The halves of an encoder-decoder, and the input that holds the tokens of each.
+TEXT, TARGET = "text", "target"
+IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
+# For each attention in call order and each row that was changed, the rows of its output that changed with it.
+Reached = list[dict[int, frozenset[int]] | None]
+# The arguments of one call of a module, by name or place.
+Given = dict[Any, Any]
+T = TypeVar("T")
 # Sizes of a change, in standard deviations of the rows.
 NOISES = (1.0, 3.0, 3.0, 10.0)
 
@@ -32,7 +50,9 @@ class Behaviour:
 
     def __init__(self, served: Served, config: Any, seen: DryRun, offset: int) -> None:
         """Keep the module; nothing is copied or run before the first measurement."""
-        self._served, self._module, self._seen, self._signature = served, served.model, seen, served.signature
+        self._served, self._module, self._seen = served, served.model, seen
+        # Encoder and decoder are probed with a text and a target of their own, also where a head makes the latter.
+        self._signature = served.signature if seen.pair is None else signature(seen.pair)
         self._avoid, self._offset = special_ids(config), offset
 
     @torch.no_grad()
@@ -49,25 +69,57 @@ class Behaviour:
             return self._module
         return copy.deepcopy(self._module).double()
 
-    def stack_change(self, length: int) -> float:
-        """Change the last token; the largest change of an earlier hidden row, relative to the largest value there."""
-        inputs = self._inputs(length)
-        changed = inputs | {"input_ids": inputs["input_ids"].clone()}
-        others = self._inputs(length, seed=1)["input_ids"][0]
-        last = inputs["input_ids"][0, -1]
-        changed["input_ids"][0, -1] = next((i for i in others if i != last), (last + 1) % self._seen.vocabulary)
-        before, after = self._rows(inputs), self._rows(changed)
-        return float((before - after)[:, :-1].abs().max() / before[:, :-1].abs().max().clamp(min=1e-30))
+    @cached_property
+    def _probed(self) -> nn.Module:
+        """What the probe runs: the copy, of an encoder-decoder the module that takes both text and target."""
+        return self._double if self._seen.pair is None else self._counterpart(self._seen.pair)
 
-    def reach(self, length: int, keys: tuple[int, ...]) -> list[dict[int, frozenset[int]] | None]:
+    def stack_change(self, length: int, changed: str = TEXT, seen: str = TEXT) -> float:
+        """Change the last token; the largest change of an earlier hidden row, relative to the largest value there.
+
+        Args:
+            changed: the half of an encoder-decoder whose token changes, `TEXT` or `TARGET`.
+            seen: the half whose rows are compared: all of them where it is the other half.
+        """
+        before = self._rows(self._inputs(length), seen)
+        after = self._rows(self._changed(length, changed), seen)
+        kept = slice(None, -1) if changed == seen else slice(None)
+        return float((before - after)[:, kept].abs().max() / before[:, kept].abs().max().clamp(min=1e-30))
+
+    def _changed(self, length: int, half: str) -> dict[str, Tensor]:
+        """The inputs with another last token in one half."""
+        name = IDS[half]
+        inputs = self._inputs(length)
+        ids = inputs[name].clone()
+        others = self._inputs(length, seed=1)[name][0]
+        ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._seen.vocabulary)
+        return inputs | {name: ids}
+
+    def reach(self, length: int, keys: tuple[int, ...]) -> Reached:
         """For each attention in call order and each key position, the other rows of its output that the key reaches.
 
         One entry is None where the attention's module can't be run again on its own.
         """
-        found: list[dict[int, frozenset[int]] | None] = []
-        with implementation(self._double, "eager"), torch.no_grad(), self._observed(length, keys, found):
-            call(self._double, self._signature, self._inputs(length))
-        return found
+        found = self._observed(self._inputs(length), lambda module, given: _reached(module, given, length, keys))
+        return [reached and {key: rows - {key} for key, rows in reached.items()} for reached in found]
+
+    def reach_across(self, length: int, keys: tuple[int, ...]) -> Reached:
+        """The same for each row of a second sequence that an attention is given: the rows that it reaches.
+
+        One entry is None where an attention is given none, or one that changes with the target.
+        """
+
+        def second(_module: nn.Module, given: Given) -> Tensor | None:
+            return given.get(_rows_given(given, length, 1))
+
+        def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
+            return _reached(module, given, length, keys, place=1)
+
+        inputs = self._inputs(length)
+        one, other = self._observed(inputs, second), self._observed(self._changed(length, TARGET), second)
+        found = self._observed(inputs, reached)
+        fixed = [a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, other, strict=True)]
+        return [rows if kept else None for rows, kept in zip(found, fixed, strict=True)]
 
     @contextmanager
     def shrunk(self, call_order: int, window: Window) -> Iterator[list[tuple[MaskKind, Window]] | None]:
@@ -99,17 +151,19 @@ class Behaviour:
 
     def _captured(self) -> list[Call]:
         with capture(self._double) as captured, torch.no_grad():
-            call(self._double, self._signature, self._inputs(2))
+            call(self._probed, self._signature, self._inputs(2))
         return captured.calls
 
     def _inputs(self, length: int, seed: int = 0) -> dict[str, Tensor]:
-        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed)
+        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=length)
         return inputs | {"position_ids": positions(1, length, self._offset)}
 
-    def _rows(self, inputs: dict[str, Tensor]) -> Tensor:
-        backbone = self._counterpart(self._seen.backbone)
-        with implementation(self._double, "eager"), torch.no_grad(), rows_of(backbone) as rows:
-            call(self._double, self._signature, inputs)
+    def _rows(self, inputs: dict[str, Tensor], half: str) -> Tensor:
+        encoded = self._seen.pair is not None and half == TEXT
+        module = self._probed if encoded else self._counterpart(self._seen.backbone)
+        read = encoder_rows if encoded else hidden_rows
+        with implementation(self._double, "eager"), torch.no_grad(), rows_of(module, read) as rows:
+            call(self._probed, self._signature, inputs)
         return rows[-1]
 
     def _counterpart(self, module: nn.Module) -> nn.Module:
@@ -117,62 +171,72 @@ class Behaviour:
         pairs = zip(self._module.modules(), self._double.modules(), strict=True)
         return next(twin for original, twin in pairs if original is module)
 
-    @contextmanager
-    def _observed(
-        self, length: int, keys: tuple[int, ...], found: list[dict[int, frozenset[int]] | None]
-    ) -> Iterator[None]:
+    def _observed(self, inputs: dict[str, Tensor], observe: Callable[[nn.Module, Given], T]) -> list[T]:
+        """What `observe` makes of each attention's module and of what it was given, in call order."""
         attentions = {id(self._counterpart(m)): self._counterpart(m) for m in {c.module for c in self._seen.calls}}
+        found: list[T] = []
         busy: list[bool] = []
 
-        def observe(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
             if not busy:
                 busy.append(True)
-                found.append(_reached(module, args, kwargs, length, keys))
+                found.append(observe(module, dict(enumerate(args)) | kwargs))
                 busy.clear()
 
-        hooks = [m.register_forward_hook(observe, with_kwargs=True) for m in attentions.values()]
+        hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in attentions.values()]
         try:
-            yield
+            with implementation(self._double, "eager"), torch.no_grad():
+                call(self._probed, self._signature, inputs)
         finally:
-            for hook in hooks:
-                hook.remove()
+            for made in hooks:
+                made.remove()
+        return found
 
 
-def _reached(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], length: int, keys: tuple[int, ...]
-) -> dict[int, frozenset[int]] | None:
-    """Run one attention module again with noise in one row of its input at a time."""
+def _rows_given(given: Given, length: int, place: int) -> int | str | None:
+    """The name or number of the argument that holds, of those with one row a token, the first or the second.
+
+    Queries are made from the first; the second, if there is one, can be what the keys are made from.
+    """
 
     def is_rows(value: Any) -> bool:
         shape = value.shape if isinstance(value, Tensor) and value.is_floating_point() else ()
         return tuple(shape[:2]) == (1, length) and len(shape) == 3
 
-    place: Any = next((i for i, value in enumerate(args) if is_rows(value)), None)
-    name: Any = next((n for n, value in kwargs.items() if is_rows(value)), None)
-    if place is None and name is None:
+    found = {id(value): name for name, value in reversed(given.items()) if is_rows(value)}
+    names = [name for name in given if name in found.values()]
+    return names[place] if place < len(names) else None
+
+
+def _reached(
+    module: nn.Module, given: Given, length: int, keys: tuple[int, ...], place: int = 0
+) -> dict[int, frozenset[int]] | None:
+    """Run one attention module again with noise in one row of an argument at a time."""
+    name = _rows_given(given, length, place)
+    if name is None:
         return None
 
     def run(rows: Tensor) -> Tensor | None:
-        if place is not None:
-            return first_tensor(module.forward(*args[:place], rows, *args[place + 1 :], **kwargs))
-        return first_tensor(module.forward(*args, **(kwargs | {name: rows})))
+        changed = given | {name: rows}
+        places = [changed[i] for i in changed if isinstance(i, int)]
+        return first_tensor(module.forward(*places, **{n: v for n, v in changed.items() if isinstance(n, str)}))
 
-    given: Tensor = args[place] if place is not None else kwargs[name]
-    before = run(given)
+    rows: Tensor = given[name]
+    before = run(rows)
     if before is None or before.shape[:2] != (1, length):
         return None
 
     def reached_by(key: int) -> frozenset[int]:
         seen: frozenset[int] = frozenset()
-        for noise in _noises(given):
-            rows = given.clone()
-            rows[0, key] += noise
-            after = run(rows)
+        for noise in _noises(rows):
+            noisy = rows.clone()
+            noisy[0, key] += noise
+            after = run(noisy)
             assert after is not None
             seen |= frozenset((after != before).flatten(2).any(-1)[0].nonzero().flatten().tolist())
             if len(seen) == length:
                 break
-        return seen - {key}
+        return seen
 
     return {key: reached_by(key) for key in keys}
 

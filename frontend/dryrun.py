@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headrace import debug
 from headrace.errors import TraceError, non_finite
 from headrace.frontend.interface import Call, capture
-from headrace.frontend.served import Signature, call, first_tensor, hidden_rows, sample
+from headrace.frontend.served import DECODED, Signature, call, encoder_rows, first_tensor, hidden_rows, sample
 from headrace.ir import Head
 
 BATCH, LENGTH = 2, 7
 # What headless models return. A pooler is part of sequence heads, which have an output of their own.
-ROWS = frozenset({"last_hidden_state", "pooler_output"})
+ROWS = frozenset({"last_hidden_state", "pooler_output", "encoder_last_hidden_state"})
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class DryRun:
     Attributes:
         calls: the attentions that went through transformers' interface, in order.
         recurrent: how many of its recurrent functions it called.
-        backbone: the outermost module that returned hidden rows.
-        hidden: width of those rows.
+        backbone: the outermost module that returned hidden rows; in an encoder-decoder, the decoder's.
+        pair: the innermost module that ran an encoder and a decoder, None where there is no decoder beside it.
+        hidden: width of the rows that are served: the encoder's where there is one.
         vocabulary: rows of the input embedding.
         head: what the model ends in; `note` says why where it is OTHER.
         width: last dimension of the head's logits, 0 without a head.
@@ -40,6 +42,30 @@ class DryRun:
     width: int
     note: str = ""
     recurrent: int = 0
+    pair: nn.Module | None = None
+
+
+def without_target(module: nn.Module, config: Any, signature: Signature) -> Signature:
+    """Give the decoder no target of its own where the head answers of the text: its forward makes one from the text.
+
+    Such heads (BART's and T5's for sequences) read the row of the text's last end token, so a text without one fails.
+    """
+    if not signature.decodes:
+        return signature
+    names = tuple(name for name in signature.inputs if name not in DECODED)
+    avoid = special_ids(config)
+    for ending in (None, *_ends(config)):
+        alone = replace(signature, inputs=names, ending=ending)
+        inputs = sample(BATCH, LENGTH, vocabulary_size(module), avoid, ending=ending)
+        try:
+            with capture(module), torch.no_grad():
+                logits = getattr(call(module, alone, inputs), "logits", None)
+        except Exception as error:  # a model that must be given a target says so in its own way
+            debug.say(debug.CODE, f"without a target: {error}")
+            continue
+        if logits is not None and (logits.dim() == 2 or not _has_vocabulary_head(module)):
+            return alone
+    return signature
 
 
 def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
@@ -50,7 +76,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
         NonFiniteError: it overflows there already.
     """
     vocabulary = vocabulary_size(module)
-    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config))
+    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), ending=signature.ending)
     returned: list[tuple[nn.Module, Any]] = []
     hooks = [m.register_forward_hook(lambda m, _args, out: returned.append((m, out))) for m in module.modules()]
     try:
@@ -61,8 +87,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     finally:
         for hook in hooks:
             hook.remove()
-    backbone = _backbone(module, returned)
-    rows = next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+    backbone, pair, rows = _rows(module, signature, returned)
     if rows.dim() != 3:
         raise TraceError(
             f"The model's hidden rows have the shape {list(rows.shape)}; [batch, sequence, width] is served."
@@ -70,9 +95,28 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     if not torch.isfinite(rows).all():
         raise non_finite("The model's own forward on plain tokens", str(rows.dtype).removeprefix("torch."))
     inner = [logits for _, out in returned if (logits := getattr(out, "logits", None)) is not None]
-    head, width, note = read_head(output, rows, vocabulary, config, module, inner)
     calls, recurrent = tuple(captured.calls), len(captured.recurrent)
-    return DryRun(calls, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent)
+    decoded = tuple(inputs[DECODED[0]].shape) if signature.decodes else None
+    head, width, note = read_head(output, rows, vocabulary, config, module, inner, decoded)
+    return DryRun(calls, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair)
+
+
+def _rows(
+    module: nn.Module, signature: Signature, returned: list[tuple[nn.Module, Any]]
+) -> tuple[nn.Module, nn.Module | None, Tensor]:
+    """The backbone, the module that ran encoder and decoder if one did, and the hidden rows that are served."""
+    for pair, output in returned:
+        if (rows := encoder_rows(output)) is not None:
+            # What wraps the two returns the same rows as they do; the backbone is looked for within.
+            within = [(m, out) for m, out in returned if any(m is one for one in pair.modules())]
+            return _backbone(pair, within), pair, rows
+    if signature.decodes:
+        raise TraceError(
+            "The model takes decoder_input_ids, but no module in it returns the encoder's rows as "
+            "encoder_last_hidden_state, so the encoder cannot be told from the decoder."
+        )
+    backbone = _backbone(module, returned)
+    return backbone, None, next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
 
 
 def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn.Module:
@@ -88,9 +132,19 @@ def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn
 
 
 def read_head(
-    output: Any, rows: Tensor, vocabulary: int, config: Any, module: nn.Module, inner: list[Any]
+    output: Any,
+    rows: Tensor,
+    vocabulary: int,
+    config: Any,
+    module: nn.Module,
+    inner: list[Any],
+    decoded: tuple[int, ...] | None = None,
 ) -> tuple[Head, int, str]:
-    """Tell the head by the shape of what the model returns: [B, C], [B, S, C] or [B, S, vocabulary]."""
+    """Tell the head by the shape of what the model returns: [B, C], [B, S, C] or [B, S, vocabulary].
+
+    Args:
+        decoded: [B, T] of the decoder's inputs, where it takes a target.
+    """
     logits = getattr(output, "logits", None)
     if logits is None:
         tensor = first_tensor(output)
@@ -106,10 +160,18 @@ def read_head(
             what = f"a bare tensor of shape {list(tensor.shape)}, as wide as the hidden rows"
             return Head.OTHER, 0, f"the module returns {what}: logits or vectors? Return .logits or .last_hidden_state"
         logits = tensor
-    width = int(logits.shape[-1])
-    if logits.shape[:-1] == rows.shape[:1]:
+    return _by_shape(logits, rows, vocabulary, config, module, decoded)
+
+
+def _by_shape(
+    logits: Tensor, rows: Tensor, vocabulary: int, config: Any, module: nn.Module, decoded: tuple[int, ...] | None
+) -> tuple[Head, int, str]:
+    shape, width = tuple(logits.shape[:-1]), int(logits.shape[-1])
+    if shape == rows.shape[:1]:
         return Head.SEQUENCE, width, ""
-    if logits.shape[:-1] != rows.shape[:2]:
+    if decoded is not None and shape == decoded and width >= vocabulary:
+        return Head.SEQ2SEQ_LM, width, ""
+    if shape != rows.shape[:2]:
         return Head.OTHER, width, f"logits of shape {list(logits.shape)} for {list(rows.shape[:2])} tokens"
     labels = getattr(config, "num_labels", None)
     if width < vocabulary or (width == labels and not _has_vocabulary_head(module)):
@@ -153,6 +215,15 @@ def vocabulary_size(module: nn.Module) -> int:
 
 def special_ids(config: Any) -> frozenset[int]:
     """Padding and end-of-text ids, which some heads look for in the text."""
+    return frozenset(_ids(config, "pad_token_id", "eos_token_id", "bos_token_id"))
+
+
+def _ends(config: Any) -> tuple[int, ...]:
+    """The ids that may end a text."""
+    return _ids(config, "eos_token_id")
+
+
+def _ids(config: Any, *names: str) -> tuple[int, ...]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    found = (getattr(text, name, None) for name in ("pad_token_id", "eos_token_id", "bos_token_id"))
-    return frozenset(i for value in found for i in (value if isinstance(value, list) else [value]) if i is not None)
+    found = (getattr(text, name, None) for name in names)
+    return tuple(i for value in found for i in (value if isinstance(value, list) else [value]) if i is not None)

@@ -25,7 +25,12 @@ RELATIVE = 1e-5
 
 
 def cut_rows(
-    exported: ExportedProgram, hidden: str, vocabulary: int, avoid: frozenset[int], offset: int
+    exported: ExportedProgram,
+    hidden: str,
+    vocabulary: int,
+    avoid: frozenset[int],
+    offset: int,
+    ending: int | None = None,
 ) -> tuple[ExportedProgram, PoolKind | None]:
     """Put a `pool` node wherever the head chooses rows.
 
@@ -33,6 +38,7 @@ def cut_rows(
         hidden: name of the node that holds the hidden rows [B, S, H].
         avoid: ids that the head may look for in the text; the samples hold none.
         offset: position of the first token.
+        ending: the token that every text ends in, if the head looks for one.
 
     Returns:
         The program and the kind. None, and the program as it was, where a choice of rows is none that the IR knows.
@@ -40,7 +46,7 @@ def cut_rows(
     choices = _choices(exported.graph, hidden)
     if not choices:
         return exported, None
-    runs = [_values(exported, choices, vocabulary, avoid, offset, length) for length in LENGTHS]
+    runs = [_values(exported, choices, vocabulary, avoid, offset, length, ending) for length in LENGTHS]
     kinds = {node: _kind([(run[rows.name], run[node.name]) for run in runs]) for node, rows in choices.items()}
     found = next(iter(kinds.values()))
     if found is None or len(set(kinds.values())) > 1:
@@ -86,8 +92,10 @@ def _values(
     avoid: frozenset[int],
     offset: int,
     length: int,
+    ending: int | None,
 ) -> dict[str, Any]:
-    inputs = sample(2, length, vocabulary, avoid, seed=length) | {"position_ids": positions(2, length, offset)}
+    inputs = sample(2, length, vocabulary, avoid, seed=length, ending=ending)
+    inputs["position_ids"] = positions(2, length, offset)
     given = {name: inputs[name] for name in graphs.inputs_of(exported)}
     taps = [node.name for pair in choices.items() for node in pair]
     return graphs.run(exported, given, taps)[1]

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from headrace import graphs
 from headrace.errors import TraceError, non_finite
 from headrace.frontend.dryrun import special_ids
-from headrace.frontend.served import Signature, call, hidden_rows, positions, sample
+from headrace.frontend.served import DECODED, Signature, call, hidden_rows, positions, sample
 from headrace.ir import Limits, Positions, PositionSource
 
 LENGTH = 5
@@ -29,7 +29,7 @@ def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary
     Raises:
         TraceError: no small offset gives what the model gives by itself.
     """
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config))
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config), ending=signature.ending)
     with torch.no_grad():
         alone = _answer(call(module, signature, inputs))
         if not torch.isfinite(alone).all():
@@ -52,7 +52,7 @@ def without_added_types(module: nn.Module, config: Any, signature: Signature, vo
     if "token_type_ids" not in signature.inputs:
         return signature
     kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config))
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config), ending=signature.ending)
     with torch.no_grad():
         same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
     return signature if same else kept
@@ -83,10 +83,13 @@ def read_positions(exported: ExportedProgram, offset: int, token: int) -> Positi
     return Positions(PositionSource.INPUT, offset, min(rows, default=None))
 
 
-def _graph_table(exported: ExportedProgram, token: int) -> int | None:
+def _graph_table(exported: ExportedProgram, token: int, along: str = "input_ids") -> int | None:
     """The table of a model that makes its own positions: on one repeated token, its indices alone grow with the text.
 
     Rows below the first index (RoBERTa, OPT) are for no position.
+
+    Args:
+        along: the input whose length grows; what the other half of an encoder-decoder reads stays one token long.
     """
     lookups = [
         node
@@ -94,7 +97,7 @@ def _graph_table(exported: ExportedProgram, token: int) -> int | None:
         # One index a token: a pair of positions (T5's relative bias) looks up a distance.
         if node.target is torch.ops.aten.embedding.default and _repeats(node.args[1]) < 2
     ]
-    short, long = (_highest(exported, lookups, token, length) for length in GRAPH_LENGTHS)
+    short, long = (_highest(exported, lookups, token, length, along) for length in GRAPH_LENGTHS)
     grown = GRAPH_LENGTHS[1] - GRAPH_LENGTHS[0]
     return min(
         (
@@ -121,14 +124,22 @@ def read_table(exported: ExportedProgram, name: str) -> int | None:
     )
 
 
-def _highest(exported: ExportedProgram, lookups: list[torch.fx.Node], token: int, length: int) -> list[int]:
-    """The highest index of each lookup on a text of that length."""
-    ids = torch.full((1, length), token)
-    given = {name: torch.zeros_like(ids) for name in graphs.inputs_of(exported)}
-    given |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+def _highest(exported: ExportedProgram, lookups: list[torch.fx.Node], token: int, length: int, along: str) -> list[int]:
+    """The highest index of each lookup on a text, or a target, of that length."""
+    filling = {"input_ids": token, "decoder_input_ids": token, "attention_mask": 1, "decoder_attention_mask": 1}
+    given = {
+        name: torch.full((1, length if (name in DECODED) is (along in DECODED) else 1), filling.get(name, 0))
+        for name in graphs.inputs_of(exported)
+    }
     indices = [str(node.args[1]) for node in lookups]
     seen = graphs.run(exported, given, indices)[1]
     return [int(seen[name].max()) for name in indices]
+
+
+def find_target_limits(exported: ExportedProgram, config: Any) -> Limits:
+    """The longest target that the decoder can take."""
+    table = _graph_table(exported, token=0, along="decoder_input_ids")
+    return find_limits(Positions(PositionSource.GRAPH, table=table), config)
 
 
 def find_limits(positions: Positions, config: Any) -> Limits:

@@ -18,14 +18,27 @@ from headrace.errors import TraceError
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.claims import config_hash, read_claims, read_labels
 from headrace.frontend.deferred import broken_assertion
-from headrace.frontend.dryrun import DryRun, dry_run, special_ids
+from headrace.frontend.dryrun import DryRun, dry_run, special_ids, without_target
 from headrace.frontend.heads import cut_rows
 from headrace.frontend.interface import capture, evaluating
 from headrace.frontend.load import Checkpoint
-from headrace.frontend.positions import find_limits, find_offset, read_positions, read_table, without_added_types
+from headrace.frontend.positions import (
+    find_limits,
+    find_offset,
+    find_target_limits,
+    read_positions,
+    read_table,
+    without_added_types,
+)
 from headrace.frontend.sentence import Pool
-from headrace.frontend.served import Served, Signature, positions, sample, signature
+from headrace.frontend.served import DECODED, Served, Signature, positions, sample, signature
 from headrace.ir import (
+    BATCH as ROWS,
+)
+from headrace.ir import (
+    SEQUENCE,
+    TARGET,
+    Axis,
     Head,
     Input,
     Output,
@@ -49,6 +62,14 @@ HEAD_OUTPUTS = {
     Head.CAUSAL_LM: (OutputKind.VOCABULARY_LOGITS, OutputKind.HIDDEN),
     Head.OTHER: (OutputKind.HIDDEN,),
 }
+# The same of encoder-decoders. Hidden rows are the encoder's, and a head chooses from the decoder's.
+PAIR_OUTPUTS = HEAD_OUTPUTS | {
+    Head.NONE: (OutputKind.DECODER_HIDDEN, OutputKind.HIDDEN),
+    Head.SEQUENCE: (OutputKind.SEQUENCE_LOGITS, OutputKind.DECODER_HIDDEN),
+    Head.SEQ2SEQ_LM: (OutputKind.VOCABULARY_LOGITS, OutputKind.HIDDEN),
+    Head.OTHER: (OutputKind.DECODER_HIDDEN, OutputKind.HIDDEN),
+}
+DECODER_OUTPUTS = frozenset({OutputKind.DECODER_HIDDEN, OutputKind.VOCABULARY_LOGITS})
 ROUTERS = frozenset({"topk", "_grouped_mm", "sort"})
 
 
@@ -73,6 +94,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
     module, config = checkpoint.module, checkpoint.config
     accepted = signature(module)
     with _padding_id(config, module), evaluating(module):
+        accepted = without_target(module, config, accepted)
         seen = dry_run(module, config, accepted)
         accepted = without_added_types(module, config, accepted, seen.vocabulary)
         has_positions = "position_ids" in accepted.inputs
@@ -82,15 +104,15 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
         inputs = _sample(config, accepted, seen.vocabulary, offset)
         exported = _export(served, inputs, config)
-        exported, rows = _cut(exported, kinds, seen, config, offset)
+        exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
     where = read_positions(exported, offset, token=int(inputs["input_ids"][0, 0]))
     program = Program(
         exported=exported,
         source=_source(checkpoint),
         stage=Stage.TRACED,
         dtype=str(next(p.dtype for p in module.parameters() if p.is_floating_point())).removeprefix("torch."),
-        inputs=tuple(Input(name) for name in graphs.inputs_of(exported)),
-        outputs=_described(exported, kinds),
+        inputs=tuple(Input(name, axes=_axes(name)) for name in graphs.inputs_of(exported)),
+        outputs=_described(exported, kinds, accepted),
         head=seen.head,
         vocabulary=seen.vocabulary,
         token_types=read_table(exported, "token_type_ids"),
@@ -98,6 +120,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         head_rows=rows,
         positions=where,
         limits=find_limits(where, config),
+        ending=accepted.ending,
+        target_limits=find_target_limits(exported, config) if accepted.decodes else None,
         text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
         labels=read_labels(config, seen.head, seen.width),
         pooling=pooling,
@@ -132,7 +156,7 @@ def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] |
         return Pooling(pools, sentence.normalize if sentence else False, "asked for")
     if sentence is not None and sentence.pools:
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
-    if seen.head not in (Head.NONE, Head.CAUSAL_LM):
+    if seen.head not in (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM):
         return None
     # Recurrences look back only, so they leave it to the attention, if there is any.
     causal = bool(seen.calls or seen.recurrent) and all(made.kind.causal for made in seen.calls)
@@ -145,7 +169,7 @@ def _direction(causal: bool) -> str:
 
 
 def _outputs(checkpoint: Checkpoint, seen: DryRun, pooling: Pooling | None) -> tuple[OutputKind, ...]:
-    kinds = HEAD_OUTPUTS[seen.head]
+    kinds = (HEAD_OUTPUTS if seen.pair is None else PAIR_OUTPUTS)[seen.head]
     if checkpoint.sentence is not None and not checkpoint.sentence.pools:
         kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
     return (*kinds, OutputKind.EMBEDDING) if pooling is not None else kinds
@@ -156,11 +180,12 @@ def _served(
 ) -> Served:
     tail = checkpoint.sentence.modules if checkpoint.sentence and len(checkpoint.sentence.modules) else None
     pool = Pool(pooling.kinds) if pooling else None
-    return Served(checkpoint.module, accepted, seen.backbone, kinds, pool, tail)
+    return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, pool, tail)
 
 
 def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> dict[str, Tensor]:
-    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config)) | {"position_ids": positions(BATCH, LENGTH, offset)}
+    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), ending=accepted.ending)
+    inputs["position_ids"] = positions(BATCH, LENGTH, offset)
     # The mask is always an input, also of a model that takes none: pooling reads it.
     return {name: inputs[name] for name in ("input_ids", "attention_mask", *accepted.inputs[1:]) if name in inputs}
 
@@ -169,12 +194,13 @@ def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedP
     # A model that slices a position table bounds its sequence, and the export wants the bound said beforehand.
     longest = getattr(config.get_text_config(), "max_position_embeddings", None) if config is not None else None
     bound = longest if isinstance(longest, int) and longest > LENGTH else None
-    shape = {0: Dim("batch", min=1), 1: Dim("sequence", min=1, max=bound)}
+    dims = {axis: Dim(axis.name, min=1, max=None if axis is ROWS else bound) for axis in (ROWS, SEQUENCE, TARGET)}
+    shapes = {name: dict(enumerate(dims[axis] for axis in _axes(name))) for name in inputs}
     with capture(served.model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             exported = torch.export.export(
-                served, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, shape), strict=False,
+                served, (), kwargs=inputs, dynamic_shapes=shapes, strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )  # fmt: skip
             flat: ExportedProgram = exported.run_decompositions({})
@@ -191,22 +217,38 @@ def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedP
             ) from error
 
 
+def _axes(name: str) -> tuple[Axis, Axis]:
+    return (ROWS, TARGET if name in DECODED else SEQUENCE)
+
+
 def _cut(
-    exported: ExportedProgram, kinds: tuple[OutputKind, ...], seen: DryRun, config: Any, offset: int
+    exported: ExportedProgram,
+    kinds: tuple[OutputKind, ...],
+    seen: DryRun,
+    config: Any,
+    offset: int,
+    accepted: Signature,
 ) -> tuple[ExportedProgram, PoolKind | None]:
     if seen.head is not Head.SEQUENCE:
         return exported, None
-    hidden = graphs.outputs_of(exported)[kinds.index(OutputKind.HIDDEN)]
-    return cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset)
+    hidden = graphs.outputs_of(exported)[1]
+    exported, rows = cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset, accepted.ending)
+    if rows is None and accepted.ending is not None:
+        raise TraceError(
+            f"The head looks in the text for the token {accepted.ending} and takes rows by it in a way that the IR "
+            "does not know; known are the first row, the last, their mean and their maximum."
+        )
+    return exported, rows
 
 
-def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...]) -> tuple[Output, ...]:
+def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...], accepted: Signature) -> tuple[Output, ...]:
     outputs = []
     for kind, node in zip(kinds, graphs.outputs_of(exported), strict=True):
         width = node.meta["val"].shape[-1]
         if isinstance(width, torch.SymInt):
             raise TraceError(f"The last dimension of {kind} follows the length of the text; a fixed width is served.")
-        outputs.append(Output(kind.value, kind, int(width)))
+        along = TARGET if accepted.decodes and kind in DECODER_OUTPUTS else SEQUENCE
+        outputs.append(Output(kind.value, kind, int(width), along))
     return tuple(outputs)
 
 

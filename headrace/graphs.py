@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils import _pytree as pytree
 
 Edit = Callable[[fx.Graph], None]
+SIZE = torch.ops.aten.sym_size.int
 
 
 def inputs_of(exported: ExportedProgram) -> tuple[str, ...]:
@@ -76,13 +77,21 @@ def rewrite(exported: ExportedProgram, edit: Edit) -> ExportedProgram:
     return _rebuilt(exported, module, keep=None)
 
 
-def keep_outputs(exported: ExportedProgram, keep: tuple[int, ...]) -> ExportedProgram:
-    """A copy that returns only the outputs at those places, without the nodes and weights that only others read."""
+def keep_outputs(
+    exported: ExportedProgram, keep: tuple[int, ...], optional: frozenset[str] = frozenset()
+) -> ExportedProgram:
+    """A copy that returns only the outputs at those places, without the nodes and weights that only others read.
+
+    Args:
+        optional: inputs that are dropped too where no kept output reads one of them.
+    """
     module = copy.deepcopy(exported.graph_module)
     output = module.graph.output_node()
     returned: Any = output.args[0]
     output.args = (tuple(returned[i] for i in keep),)
-    return _rebuilt(exported, module, keep)
+    _measure_elsewhere(module.graph, optional)
+    _drop_assertions(module.graph)
+    return _rebuilt(exported, module, keep, optional)
 
 
 def call(graph: fx.Graph, target: Any, args: tuple[Any, ...]) -> fx.Node:
@@ -124,9 +133,43 @@ def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> Ex
     )
 
 
-def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int, ...] | None) -> ExportedProgram:
+def _measure_elsewhere(graph: fx.Graph, optional: frozenset[str]) -> None:
+    """Read sizes that several inputs share off one that stays: a batch has one size, whoever is asked."""
+    given = [node for node in graph.nodes if node.op == "placeholder" and isinstance(node.meta.get("val"), Tensor)]
+    staying = {
+        str(size): (node, dim)
+        for node in given
+        for dim, size in enumerate(node.meta["val"].shape)
+        if node.name not in optional and isinstance(size, torch.SymInt)
+    }
+    for node in [user for one in given if one.name in optional for user in one.users if user.target is SIZE]:
+        if (found := staying.get(str(node.meta["val"]))) is not None:
+            node.args = found
+
+
+def _drop_assertions(graph: fx.Graph) -> None:
+    """Erase what asserts something of values that no output is computed from: it would keep them alive."""
+    needed, todo = set[fx.Node](), [graph.output_node()]
+    while todo:
+        node = todo.pop()
+        if node not in needed:
+            needed.add(node)
+            todo += node.all_input_nodes
+    for node in list(graph.nodes):
+        asserts = node.op == "call_function" and node.is_impure() and not node.users
+        if asserts and not needed.issuperset(node.all_input_nodes):
+            graph.erase_node(node)
+
+
+def _rebuilt(
+    exported: ExportedProgram,
+    module: fx.GraphModule,
+    keep: tuple[int, ...] | None,
+    optional: frozenset[str] = frozenset(),
+) -> ExportedProgram:
     module.graph.eliminate_dead_code()
-    unused = _drop_unused_weights(exported, module.graph)
+    read = any(node.users for node in module.graph.nodes if node.op == "placeholder" and node.name in optional)
+    unused = _drop_unused(module.graph, set(inputs_of(exported)) - (set() if read else optional))
     module.graph.lint()
     module.recompile()
     signature = copy.deepcopy(exported.graph_signature)
@@ -139,23 +182,43 @@ def _rebuilt(exported: ExportedProgram, module: fx.GraphModule, keep: tuple[int,
     first, *others = exported.module_call_graph
     assert first.signature is not None
     out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
-    whole = replace(first.signature, outputs=[spec.arg for spec in specs], out_spec=out_spec)
+    # Inputs are given by name: their part of the specification is the keywords of a call.
+    names = [name for name in inputs_of(exported) if name not in unused]
+    in_spec = pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1]
+    whole = replace(
+        first.signature,
+        inputs=[given for given in first.signature.inputs if given.name in names],
+        outputs=[spec.arg for spec in specs],
+        in_spec=in_spec,
+        out_spec=out_spec,
+        forward_arg_names=names,
+    )
     used = {str(spec.target) for spec in signature.input_specs if spec.target is not None}
-    return ExportedProgram(
+    made = ExportedProgram(
         root=module,
         graph=module.graph,
         graph_signature=signature,
         state_dict={name: value for name, value in exported.state_dict.items() if name in used},
         range_constraints=exported.range_constraints,
         module_call_graph=[replace(first, signature=whole), *others],
-        example_inputs=exported.example_inputs,
+        example_inputs=_without(exported.example_inputs, unused),
         constants={name: value for name, value in exported.constants.items() if name in used},
         verifiers=exported.verifiers,
     )
+    # What the trace learnt of sizes is spelt by the inputs' names, which a call checks.
+    made._guards_code = [guard for guard in made._guards_code if not any(f"'{name}'" in guard for name in unused)]
+    return made
 
 
-def _drop_unused_weights(exported: ExportedProgram, graph: fx.Graph) -> frozenset[str]:
-    given = set(inputs_of(exported))
+def _without(example: Any, unused: frozenset[str]) -> Any:
+    if example is None:
+        return None
+    args, named = example
+    return args, {name: value for name, value in named.items() if name not in unused}
+
+
+def _drop_unused(graph: fx.Graph, given: set[str]) -> frozenset[str]:
+    """Erase the weights and inputs that nothing reads, but for those `given` in any case."""
     unused = [n for n in graph.nodes if n.op == "placeholder" and not n.users and n.name not in given]
     for node in unused:
         graph.erase_node(node)

@@ -179,20 +179,42 @@ class OutputKind(StrEnum):
     SEQUENCE_LOGITS = "sequence_logits"
     TOKEN_LOGITS = "token_logits"
     VOCABULARY_LOGITS = "vocabulary_logits"
+    DECODER_HIDDEN = "decoder_hidden"
 
 
 PER_TOKEN_OUTPUTS = frozenset(
-    {OutputKind.HIDDEN, OutputKind.TOKEN_EMBEDDING, OutputKind.TOKEN_LOGITS, OutputKind.VOCABULARY_LOGITS}
+    {
+        OutputKind.HIDDEN,
+        OutputKind.TOKEN_EMBEDDING,
+        OutputKind.TOKEN_LOGITS,
+        OutputKind.VOCABULARY_LOGITS,
+        OutputKind.DECODER_HIDDEN,
+    }
 )
+
+
+class Axis(NamedTuple):
+    """One dimension of an input: its size where it is fixed, None where each call brings its own."""
+
+    name: str
+    size: int | None = None
+
+
+# The target is the sequence of an encoder-decoder's decoder; its length is independent of the text's.
+BATCH, SEQUENCE, TARGET = Axis("batch"), Axis("sequence"), Axis("target")
 
 
 @dataclass(frozen=True)
 class Output:
-    """One output of the graph, by the kind of what it holds; `width` is its last dimension."""
+    """One output of the graph, by the kind of what it holds; `width` is its last dimension.
+
+    `along` is the dimension that its rows follow, where it has one a token.
+    """
 
     name: str
     kind: OutputKind
     width: int
+    along: Axis = SEQUENCE
 
 
 class Task(StrEnum):
@@ -349,14 +371,6 @@ class Source:
     parameters: int
 
 
-class Axis(NamedTuple):
-    """One dimension of an input: its size where it is fixed, None where each call brings its own."""
-
-    name: str
-    size: int | None = None
-
-
-BATCH, SEQUENCE = Axis("batch"), Axis("sequence")
 # The input that says where each sequence of a packed row begins, and where the last ends.
 OFFSETS = "cu_seqlens"
 
@@ -394,6 +408,8 @@ class Program:
         inputs: the graph's inputs, in order.
         vocabulary: token ids lie below it.
         token_types: token type ids lie below it; None where nothing bounds them.
+        ending: the token that every text must end in, since the head reads the row of the last one; None without.
+        target_limits: the decoder's longest target, None where the graph takes no target.
         dtype: the dtype that the weights and activations run in, as torch names it.
         missing: parameters that the checkpoint lacked; refused once a served output reads one.
         layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
@@ -411,6 +427,8 @@ class Program:
     positions: Positions
     limits: Limits
     token_types: int | None = None
+    ending: int | None = None
+    target_limits: Limits | None = None
     text: TextRules = TextRules()
     labels: Labels | None = None
     pooling: Pooling | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from headrace.ir import AttentionSpec, Labels, Layout, Limits, Pooling, Positions, Program, RecurrentSpec
+from headrace.ir import SEQUENCE, AttentionSpec, Labels, Layout, Limits, Pooling, Positions, Program, RecurrentSpec
 
 
 def program_text(program: Program) -> str:
@@ -17,11 +17,12 @@ def _lines(program: Program) -> Iterator[str]:
     yield f"program ({program.stage}, {program.dtype})"
     yield f"  inputs     {', '.join(program.input_names)}"
     for output in program.outputs:
-        yield f"  output     {output.name}: {output.kind}[{output.width}]"
+        along = "" if output.along == SEQUENCE else f", along the {output.along.name}"
+        yield f"  output     {output.name}: {output.kind}[{output.width}]{along}"
     rows = f", rows: {program.head_rows}" if program.head_rows else ""
     yield f"  head       {program.head}{rows}"
     yield f"  positions  {positions_text(program.positions)}"
-    yield f"  limit      {limits_text(program.limits)}"
+    yield from _bounds(program)
     if program.pooling:
         yield f"  pooling    {pooling_text(program.pooling)}"
     if program.labels:
@@ -42,6 +43,14 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"  prefill    {program.prefill}"
     for task in program.tasks:
         yield f"  task       {task.task}: {'supported' if task.supported else 'refused'} ({task.reason})"
+
+
+def _bounds(program: Program) -> Iterator[str]:
+    yield f"  limit      {limits_text(program.limits)}"
+    if program.target_limits:
+        yield f"  target     {limits_text(program.target_limits)}"
+    if program.ending is not None:
+        yield f"  ending     every text ends in the token {program.ending}"
 
 
 def attention_text(spec: AttentionSpec) -> str:

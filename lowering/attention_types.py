@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class TypeAttention:
         nodes = attention_nodes(program.graph)
         _refuse_hidden_attention(program, nodes)
         reads = _reads(program.graph)
-        cross = [node for node in nodes if _is_cross(operands(node), reads)]
+        cross = crossing(program.graph, reads)
         feeding = _ancestors([operands(node)["k"] for node in cross])
         specs = tuple(
             _spec(node, order, _type(node, node in cross, node in feeding), not reads[operands(node)["q"]])
@@ -64,18 +65,58 @@ def _reads(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:
     return reads
 
 
-def _is_cross(args: Operands, reads: dict[fx.Node, frozenset[str]]) -> bool:
-    """Cross iff the queries read an input that the keys do not. Queries that read none are latents."""
-    return not reads[args["q"]] <= reads[args["k"]]
+def crossing(exported: ExportedProgram, reads: dict[fx.Node, frozenset[str]]) -> list[fx.Node]:
+    """The attentions whose keys come from another sequence than their queries: an encoder's output.
+
+    Either the queries read an input that the keys do not, which is how a decoder reads its target; or, where the
+    model makes the target from the text, the keys have passed attentions that the queries have not, looking past what
+    came in by the cross attentions before. Queries that read no input are latents.
+
+    Raises:
+        AttentionTypeError: the keys have passed more attentions than the queries, from the same rows.
+    """
+    cross: list[fx.Node] = []
+    passed = dict[fx.Node, frozenset[fx.Node]]()
+    for node in exported.graph.nodes:
+        followed = node.all_input_nodes
+        if node.target is ATTENTION:
+            q, k = operands(node)["q"], operands(node)["k"]
+            other = not reads[q] <= reads[k]
+            if reads[q] and not other and not passed[k] <= passed[q]:
+                _refuse_one_sequence(node, cross, reads)
+                other = True
+            if other:
+                cross.append(node)
+                followed = [q]
+        passed[node] = frozenset().union(*(passed[arg] for arg in followed), [node] * (node.target is ATTENTION))
+    return cross
 
 
-def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+def _refuse_one_sequence(node: fx.Node, cross: list[fx.Node], reads: dict[fx.Node, frozenset[str]]) -> None:
+    """An encoder and a decoder share their inputs and weights, and no row that was made from them."""
+    own, other = (_ancestors([operands(node)[name]], past=cross) for name in "qk")
+    shared = [one for one in own & other if reads[one] and _is_float(one)]
+    if shared:
+        raise AttentionTypeError(
+            f"{node.name} ({provenance(node)}): its keys have passed attentions that its queries have not, but both "
+            f"are made from the rows of {shared[0].name}, so neither one sequence nor an encoder and a decoder are "
+            "seen. What can't be typed is never guessed."
+        )
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _ancestors(nodes: list[fx.Node], past: Sequence[fx.Node] = ()) -> set[fx.Node]:
+    """What the nodes are computed from; of the attentions to look `past`, by way of their queries alone."""
     found, todo = set[fx.Node](), list(nodes)
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo += node.all_input_nodes
+            todo += [operands(node)["q"]] if node in past else node.all_input_nodes
     return found
 
 
@@ -86,6 +127,11 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
             f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or "
             "was not made through transformers' mask interface, so its attention type cannot be told. Typed are causal "
             "and bidirectional masks, whole, with a sliding window or in chunks. What can't be typed is never guessed."
+        )
+    if cross and kind == MaskKind.CAUSAL:
+        raise AttentionTypeError(
+            f"{node.name} ({provenance(node)}): its keys come from an encoder's output, but its mask is causal, which "
+            "relates positions of one sequence. Accepted for cross attention is a mask of padding alone."
         )
     if cross:
         return AttentionType.ENCODER_DECODER

@@ -34,7 +34,7 @@ class MeasurePadding:
         _refuse_mixed_rows(program, alone, length)
         padded, _ = graphs.run(program.graph, sample_inputs(program, length, padded_to))
         exact = all(
-            same(one, two[:, :length] if output.kind in PER_TOKEN_OUTPUTS else two)
+            same(one, two[:, : one.shape[1]] if output.kind in PER_TOKEN_OUTPUTS else two)
             for output, one, two in zip(program.outputs, alone, padded, strict=True)
         )
         return program.with_(padding=PaddingRule.EXACT if exact else PaddingRule.UNPADDED)
@@ -60,14 +60,30 @@ def same(one: Tensor, two: Tensor) -> bool:
 
 
 def sample_inputs(program: Program, length: int, padded_to: int) -> dict[str, Tensor]:
-    """One sequence of `length` tokens in a row of `padded_to`; the padding holds another token, not zero."""
-    place = torch.arange(padded_to)
-    real = place < length
-    ids = torch.where(real, (place + 3) % program.vocabulary, 1)[None]
+    """One sequence of `length` tokens in a row of `padded_to`; the padding holds another token, not zero.
+
+    A decoder's target is two tokens shorter, so that rows of the one can't pass for rows of the other.
+    """
+    ids, mask, positions = _row(program, length, padded_to)
+    if program.ending is not None:
+        ids[0, length - 1] = program.ending
+    longest = program.target_limits.length if program.target_limits else None
+    shorter = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
+    decoded, decoded_mask, _ = _row(program, *shorter)
     rows = {
         "input_ids": ids,
-        "attention_mask": real.long()[None],
-        "position_ids": torch.where(real, place, 0)[None] + program.positions.offset,
+        "attention_mask": mask,
+        "position_ids": positions + program.positions.offset,
         "token_type_ids": torch.zeros_like(ids),
+        "decoder_input_ids": decoded,
+        "decoder_attention_mask": decoded_mask,
     }
     return {name: rows[name] for name in program.input_names}
+
+
+def _row(program: Program, length: int, padded_to: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and positions from 0, [1, padded_to] each."""
+    place = torch.arange(padded_to)
+    real = place < length
+    ids = torch.where(real, (place + 3) % program.vocabulary, 1)
+    return ids[None], real.long()[None], torch.where(real, place, 0)[None]

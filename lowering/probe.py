@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, MaskKind, Program, RecurrentSpec, Verdict, Window
+from headrace.lowering import halves
 
 SHORTEST, LONGEST = 12, 640
 # Routed experts regroup tokens, which changes the order of sums; anything else is bit-equal.
 ROUTED_TOLERANCE = 1e-6
-PROBED = frozenset({AttentionType.DECODER, AttentionType.ENCODER_ONLY})
-Reached = list[dict[int, frozenset[int]] | None]
+Reached = Sequence[dict[int, frozenset[int]] | None]
 
 
-class Eager(Protocol):
+class Eager(halves.Eager, Protocol):
     """The original module's behaviour, as the frontend measures it: unpadded, eager, in float64."""
-
-    def stack_change(self, length: int) -> float:
-        """Relative change of the earlier rows when the last token changes."""
-        ...
 
     def reach(self, length: int, keys: tuple[int, ...]) -> Reached:
         """For each attention and key, the other rows that the key reaches."""
+        ...
+
+    def reach_across(self, length: int, keys: tuple[int, ...]) -> Reached:
+        """The same for the rows of a second sequence that an attention is given and that no target changes."""
         ...
 
     def shrunk(self, call_order: int, window: Window) -> AbstractContextManager[list[tuple[MaskKind, Window]] | None]:
@@ -42,18 +43,26 @@ class Probe:
     def __call__(self, program: Program) -> Program:
         """Measure, compare, and refuse the first disagreement."""
         length = probe_length(program)
-        # The two sides of an encoder-decoder have lengths of their own, which one perturbation can't tell apart.
-        if length < 2 or any(spec.type not in PROBED for spec in program.attention):
+        if length < 2:
             return program.with_(
                 attention=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.attention),
                 recurrent=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent),
             )
         if not program.attention and not program.recurrent:
             return program
-        recurrent = self._stack(program, min(length, SHORTEST))
+        if paired(program):
+            halves.require(halves.findings(program, self.eager, min(length, SHORTEST), ROUTED_TOLERANCE))
+            recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
+        else:
+            recurrent = self._stack(program, min(length, SHORTEST))
         seen = self.eager.reach(length, probe_keys(length)) if program.attention else []
-        specs = tuple(self.judged(spec, seen, length) for spec in program.attention)
+        across = self.across(program, length)
+        specs = tuple(self.judged(spec, seen, length, across) for spec in program.attention)
         return program.with_(attention=specs, recurrent=recurrent)
+
+    def across(self, program: Program, length: int) -> Reached:
+        """What second sequences reach; nothing is looked for in a program of one sequence."""
+        return self.eager.reach_across(length, probe_keys(length)) if paired(program) else ()
 
     def _stack(self, program: Program, length: int) -> tuple[RecurrentSpec, ...]:
         """The stack as a whole: a new last token must not, or must, change the rows before it.
@@ -77,10 +86,24 @@ class Probe:
             return tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
         return tuple(replace(spec, causal=True, verdict=Verdict.PROVEN) for spec in program.recurrent)
 
-    def judged(self, spec: AttentionSpec, seen: Reached, length: int) -> AttentionSpec:
-        """The spec with its verdict, by what was seen on a sequence of that length; a disagreement is an error."""
+    def judged(self, spec: AttentionSpec, seen: Reached, length: int, across: Reached = ()) -> AttentionSpec:
+        """The spec with its verdict, by what was seen on sequences of that length; a disagreement is an error.
+
+        Args:
+            across: what was seen of second sequences, empty where nothing was looked for.
+        """
         if spec.call_order >= len(seen) or (reached := seen[spec.call_order]) is None or spec.latent:
             return replace(spec, verdict=Verdict.UNPROBED)
+        second = across[spec.call_order] if across else None
+        if spec.type is AttentionType.ENCODER_DECODER:
+            _compare_cross(spec, reached, second, length)
+            return replace(spec, verdict=Verdict.PROVEN)
+        if second is not None and any(rows - {key} for key, rows in second.items()):
+            raise AttentionTypeError(
+                f"{spec.node} ({spec.provenance}) is declared {spec.type}, but its keys were seen to come from another "
+                "sequence than its queries, as those of ENCODER_DECODER do. The annotation is wrong; the model is "
+                "refused."
+            )
         _compare(spec, spec, reached, length)
         if max(spec.window) + 2 <= length - 1 - length // 3 or not spec.window.bounded:
             return replace(spec, verdict=Verdict.PROVEN)
@@ -115,12 +138,45 @@ def probe_length(program: Program) -> int:
     """Long enough that every window short enough to be measured ends inside the sequence."""
     widths = [max(spec.window) for spec in program.attention if spec.window.bounded]
     wanted = max([SHORTEST, *(3 * width + 6 for width in widths if 3 * width + 6 <= LONGEST)])
-    return min(wanted, program.limits.length or wanted)
+    bounds = (program.limits, program.target_limits)
+    return min(wanted, *(limits.length or wanted for limits in bounds if limits is not None))
 
 
 def probe_keys(length: int) -> tuple[int, ...]:
     """The ends, and a third of the way: from there a window's end shows on the right, from the end on the left."""
     return tuple(sorted({0, length // 3, length - 1}))
+
+
+def paired(program: Program) -> bool:
+    """Whether the program is an encoder and a decoder, so that a text and a target can change apart."""
+    return any(spec.type is AttentionType.ENCODER_DECODER for spec in program.attention)
+
+
+def _compare_cross(
+    spec: AttentionSpec,
+    reached: dict[int, frozenset[int]],
+    second: dict[int, frozenset[int]] | None,
+    length: int,
+) -> None:
+    """Each row of the second sequence must reach every query, and no query another one."""
+    declared = f"{spec.node} ({spec.provenance}) is declared ENCODER_DECODER"
+    if second is None:
+        raise AttentionTypeError(
+            f"{declared}, but no second sequence that the target leaves alone was seen among what it is given: its "
+            "keys come from its own sequence. The annotation is wrong; the model is refused."
+        )
+    for key, rows in second.items():
+        if len(rows) < length:
+            raise AttentionTypeError(
+                f"{declared}: the encoder's row {key} of {length} should reach all queries, but was seen to reach "
+                f"{span(rows)}. The annotation or the model's mask is wrong; the model is refused."
+            )
+    for key, rows in reached.items():
+        if rows:
+            raise AttentionTypeError(
+                f"{declared}: its query {key} of {length} should reach its own row alone, but was seen to reach "
+                f"{span(rows | {key})}. Some keys come from its own sequence; the model is refused."
+            )
 
 
 def _compare(spec: AttentionSpec, declared: AttentionSpec, reached: dict[int, frozenset[int]], length: int) -> None:
@@ -129,17 +185,17 @@ def _compare(spec: AttentionSpec, declared: AttentionSpec, reached: dict[int, fr
         if rows != expected:
             raise AttentionTypeError(
                 f"{spec.node} ({spec.provenance}) is declared {spec.type} ({declared.mask}, window {declared.window}): "
-                f"a key at position {key} of {length} should reach {span(expected, key)}, but was seen to reach "
-                f"{span(rows, key)}. The annotation or the model's mask is wrong; the model is refused."
+                f"a key at position {key} of {length} should reach {span(expected | {key})}, but was seen to reach "
+                f"{span(rows | {key})}. The annotation or the model's mask is wrong; the model is refused."
             )
 
 
-def span(rows: frozenset[int], key: int) -> str:
-    """A set of row numbers as ranges, with the key's own row, which it always reaches."""
-    numbers, ranges = sorted(rows | {key}), list[list[int]]()
+def span(rows: frozenset[int]) -> str:
+    """A set of row numbers as ranges."""
+    numbers, ranges = sorted(rows), list[list[int]]()
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    return "rows " + ", ".join(f"{a}" if a == b else f"{a}..{b}" for a, b in ranges)
+    return "no row" if not ranges else "rows " + ", ".join(f"{a}" if a == b else f"{a}..{b}" for a, b in ranges)

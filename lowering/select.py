@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from headrace import graphs
 from headrace.errors import LoadError, TaskNotEnabledError
-from headrace.ir import OutputKind, Program, Stage, Task
+from headrace.ir import TARGET, OutputKind, Program, Stage, Task
 from headrace.tasks import answering, refusal
 
 
 @dataclass(frozen=True)
 class SelectTask:
     """The program returns the one output that the task is answered from, and holds only the weights that it reads.
+
+    Where that is the encoder's, the decoder and its inputs are gone.
 
     Attributes:
         beside: kinds of outputs that are kept too, where the program has them.
@@ -34,7 +36,8 @@ class SelectTask:
         output = answering(program, self.task)
         beside = tuple(other for other in program.outputs if other.kind in self.beside and other is not output)
         outputs = (output, *beside)
-        exported = graphs.keep_outputs(program.graph, tuple(program.outputs.index(one) for one in outputs))
+        decoded = frozenset(given.name for given in program.inputs if TARGET in given.axes)
+        exported = graphs.keep_outputs(program.graph, tuple(program.outputs.index(one) for one in outputs), decoded)
         if lacking := sorted(set(program.missing) & set(exported.state_dict)):
             raise LoadError(
                 f"The checkpoint has no weights for {', '.join(lacking[:5])}{' ...' * (len(lacking) > 5)}, which "
@@ -42,4 +45,7 @@ class SelectTask:
             )
         kept = {node.name for node in exported.graph.nodes}
         attention = tuple(spec for spec in program.attention if spec.node in kept)
-        return program.with_(exported=exported, outputs=outputs, attention=attention, stage=Stage.LOWERED)
+        inputs = tuple(given for given in program.inputs if given.name in graphs.inputs_of(exported))
+        return program.with_(
+            exported=exported, inputs=inputs, outputs=outputs, attention=attention, stage=Stage.LOWERED
+        )

@@ -43,7 +43,12 @@ class HybridState(ModelState):
     """
 
 
+class EncoderDecoderState(ModelState):
+    """B2: an answer from the text alone runs the encoder, and the head's decoder, once; nothing outlives it."""
+
+
 STATES: dict[State, type[ModelState]] = {
+    State.ENCODER_DECODER: EncoderDecoderState,
     State.ENCODER_ONLY: EncoderOnlyState,
     State.DECODER: DecoderState,
     State.HYBRID: HybridState,

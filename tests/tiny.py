@@ -47,6 +47,18 @@ MAMBA2 = {
     "mamba_chunk_size": 8,
     "mamba_expand": 2,
 }
+T5 = {"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+T5 |= {"relative_attention_num_buckets": 8, "decoder_start_token_id": PAD, "pad_token_id": PAD, "eos_token_id": EOS}
+HALF = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
+BART = {f"{half}_{name}": value for half in ("encoder", "decoder") for name, value in HALF.items()}
+BART |= {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": EOS,
+    **SPECIAL,
+}
+GEMMA2 = decoder(sliding_window=4, query_pre_attn_scalar=8)
 
 # name: (configuration class, its arguments)
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -168,6 +180,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             decoder_sparse_step=1,
         ),
     ),
+    # Encoder-decoders.
+    "t5": ("T5Config", T5),
+    "bart": ("BartConfig", BART),
+    "mbart": ("MBartConfig", BART),
+    "marian": ("MarianConfig", BART),
+    "pegasus": ("PegasusConfig", BART),
+    "t5gemma": ("T5GemmaConfig", {"encoder": GEMMA2, "decoder": GEMMA2, "vocab_size": VOCABULARY, **SPECIAL}),
     # These bypass transformers' attention interface; the last one convolves over the tokens besides.
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
@@ -226,13 +245,18 @@ def token_ids(length: int, batch: int = 1, seed: int = 0) -> Any:
     return torch.randint(3, VOCABULARY, (batch, length), generator=generator)
 
 
-def fed(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
-    """The program's inputs for token ids [batch, length]; the mask, on whichever side, decides the positions."""
+def fed(program: Any, ids: Any, mask: Any = None, target: Any = None) -> dict[str, Any]:
+    """The program's inputs for token ids [batch, length]; the mask, on whichever side, decides the positions.
+
+    `target` is what a decoder is given, unpadded.
+    """
     import torch
 
     mask = torch.ones_like(ids) if mask is None else mask
     positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
     given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
+    if target is not None:
+        given |= {"decoder_input_ids": target, "decoder_attention_mask": torch.ones_like(target)}
     return {name: given[name] for name in program.input_names}
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, Program
+from headrace.lowering import halves
 from headrace.lowering.attention_types import TypeAttention
-from headrace.lowering.probe import PROBED, ROUTED_TOLERANCE, Eager, Probe, Reached, probe_keys, probe_length, span
+from headrace.lowering.probe import ROUTED_TOLERANCE, Eager, Probe, Reached, paired, probe_keys, probe_length, span
 from headrace.runtime.explain.tables import aligned, paragraph
 from headrace.runtime.explain.words import direction
 
@@ -37,28 +38,29 @@ def report(traced: Program, eager: Eager) -> Report:
     program = TypeAttention()(traced)
     if not program.attention and not program.recurrent:
         return Report("The model has no attention.\n", True)
-    if any(spec.type not in PROBED for spec in program.attention):
-        return Report("The two sides of an encoder-decoder have lengths of their own: they are not probed.\n", True)
     return _measured(program, eager)
 
 
 def _measured(program: Program, eager: Eager) -> Report:
     length = probe_length(program)
     seen = eager.reach(length, probe_keys(length)) if program.attention else []
-    verdicts = [_verdict(Probe(eager), spec, seen, length) for spec in program.attention]
-    rows = [_row(spec, verdict, seen) for spec, verdict in zip(program.attention, verdicts, strict=True)]
-    stack, whole = _stack(program, eager.stack_change(min(length, 12)))
-    how = f"The original model on one text of {length} tokens, unpadded: one row is changed at a time."
+    across = Probe(eager).across(program, length)
+    verdicts = [_verdict(Probe(eager), spec, seen, length, across) for spec in program.attention]
+    shown = [(across if spec.type is AttentionType.ENCODER_DECODER else seen) for spec in program.attention]
+    rows = [_row(*described) for described in zip(program.attention, verdicts, shown, strict=True)]
+    whole, agrees = _halves(program, eager, length) if paired(program) else _stack(program, eager, length)
+    target = f" and a target of {length}" if paired(program) else ""
+    how = f"The original model on one text of {length} tokens{target}, unpadded: one row is changed at a time."
     beside = [(str(spec.call_order), spec.node, spec.operator, direction(spec)) for spec in program.recurrent]
     lines = [*paragraph(how), "", *(aligned([HEADINGS, *rows]) if rows else ["  no attention"]), ""]
     lines += [*aligned([RECURRENCES, *beside]), ""] if beside else []
-    lines += paragraph(stack)
-    return Report("\n".join(lines) + "\n", whole and DISAGREES not in verdicts)
+    lines += [line for sentence in whole for line in paragraph(sentence)]
+    return Report("\n".join(lines) + "\n", agrees and DISAGREES not in verdicts)
 
 
-def _verdict(probe: Probe, spec: AttentionSpec, seen: Reached, length: int) -> str:
+def _verdict(probe: Probe, spec: AttentionSpec, seen: Reached, length: int, across: Reached) -> str:
     try:
-        return probe.judged(spec, seen, length).verdict
+        return probe.judged(spec, seen, length, across).verdict
     except AttentionTypeError:
         return DISAGREES
 
@@ -72,18 +74,26 @@ def _row(spec: AttentionSpec, verdict: str, seen: Reached) -> tuple[str, ...]:
 def _reach(reached: Mapping[int, frozenset[int]] | None) -> str:
     if reached is None:
         return "its module cannot be run on its own"
-    return "  ".join(f"{key}: {span(rows, key).removeprefix('rows ')}" for key, rows in reached.items())
+    return "  ".join(f"{key}: {span(rows | {key}).removeprefix('rows ')}" for key, rows in reached.items())
 
 
-def _stack(program: Program, changed: float) -> tuple[str, bool]:
+def _halves(program: Program, eager: Eager, length: int) -> tuple[list[str], bool]:
+    """The two halves of an encoder-decoder, a sentence each, and whether all behave as their types say."""
+    found = list(halves.findings(program, eager, min(length, 12), ROUTED_TOLERANCE))
+    said = [f"{one.spec.type}: {one.text}{'' if one.agrees else ', which ' + DISAGREES}." for one in found]
+    return said, all(one.agrees for one in found)
+
+
+def _stack(program: Program, eager: Eager, length: int) -> tuple[list[str], bool]:
     """The stack as a whole, in a sentence, and whether it behaves as its types say."""
+    changed = eager.stack_change(min(length, 12))
     causal = all(spec.type is AttentionType.DECODER for spec in program.attention)
     if not program.attention and not any(spec.causal for spec in program.recurrent):
-        return f"No node declares which way it looks: a new last token {_effect(changed)}.", True
+        return [f"No node declares which way it looks: a new last token {_effect(changed)}."], True
     allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
     agrees = (changed <= allowed) is causal
     wanted, verdict = "causal" if causal else "not causal", "" if agrees else f", which {DISAGREES}"
-    return f"The whole stack is declared {wanted}: a new last token {_effect(changed)}{verdict}.", agrees
+    return [f"The whole stack is declared {wanted}: a new last token {_effect(changed)}{verdict}."], agrees
 
 
 def _effect(changed: float) -> str:

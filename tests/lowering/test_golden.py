@@ -17,6 +17,8 @@ MODELS = [
     ("gpt-oss", "AutoModel", {}),
     ("opt", "AutoModel", {}),
     ("fnet", "AutoModel", {}),
+    ("bart", "AutoModel", {}),
+    ("t5", "AutoModelForSeq2SeqLM", {}),
 ]
 
 

@@ -18,6 +18,7 @@ from tests.synthetic import facts
 from tests.tiny import build, checkpoint, rows_of, token_ids
 
 DECODER, ENCODER_ONLY = AttentionType.DECODER, AttentionType.ENCODER_ONLY
+CROSS = AttentionType.ENCODER_DECODER
 CAUSAL = {"type": DECODER, "mask": MaskKind.CAUSAL, "window": Window(-1, 0)}
 SLIDING = {"layer_types": ["sliding_attention"]}
 BIDIRECTIONAL = {"type": ENCODER_ONLY, "mask": MaskKind.BIDIRECTIONAL, "window": Window()}
@@ -40,7 +41,7 @@ def probed(traced):
     "name",
     "bert bert-decoder albert roberta distilbert modernbert clip-text qwen2 qwen2-bidirectional qwen2-mixed-window "
     "llama llama-bidirectional mistral mistral-bidirectional gemma2 gemma3 gemma3-bidirectional gpt2 opt gpt-oss "
-    "mixtral".split(),
+    "mixtral bart t5".split(),
 )
 def test_honest_annotations_are_proven(analysed, name):
     assert {spec.verdict for spec in analysed(name).attention} == {Verdict.PROVEN}
@@ -103,6 +104,37 @@ CORRUPTED = [
     ("mistral-bidirectional", {1: {"window": Window(-1, 4)}}, "attention_1 (model.layers.1", "but was seen to reach"),
     ("gemma3-bidirectional", {0: {"window": Window(1, 1)}}, "attention (model.layers.0", "but was seen to reach"),
     ("modernbert", {1: {"window": Window()}}, "attention_1 (model.layers.1", "but was seen to reach"),
+    # The halves of an encoder-decoder, each taken for another.
+    (
+        "bart",
+        {0: {"type": AttentionType.DECODER} | CAUSAL},
+        "attention (model.encoder.layers.0.self_attn) is declared DECODER (causal",
+        "should reach rows 4..11, but was seen to reach rows 0..11",
+    ),
+    (
+        "bart",
+        {2: BIDIRECTIONAL | {"type": AttentionType.ENCODER}},
+        "attention_2 (model.decoder.layers.0.self_attn) is declared ENCODER (bidirectional",
+        "should reach rows 0..11, but was seen to reach rows 4..11",
+    ),
+    (
+        "bart",
+        {0: BIDIRECTIONAL | {"type": CROSS}},
+        "attention (model.encoder.layers.0.self_attn) is declared ENCODER_DECODER",
+        "its keys come from its own sequence",
+    ),
+    (
+        "bart",
+        {3: BIDIRECTIONAL | {"type": AttentionType.ENCODER}},
+        "attention_3 (model.decoder.layers.0.encoder_attn) is declared ENCODER",
+        "keys were seen to come from another sequence",
+    ),
+    (
+        "t5",
+        {3: CAUSAL, 5: BIDIRECTIONAL | {"type": CROSS}},
+        "attention_3 (model.decoder.block.0.layer.1.EncDecAttention) is declared DECODER",
+        "keys were seen to come from another sequence",
+    ),
 ]
 
 
@@ -206,9 +238,41 @@ def test_a_dense_model_has_no_routed_experts(traced):
     assert not traced("llama").program.routed_experts
 
 
-def test_encoder_decoders_are_unprobed():
-    program = facts(AttentionType.ENCODER, DECODER, AttentionType.ENCODER_DECODER)
-    assert {spec.verdict for spec in Probe(Unheard(1.0))(program).attention} == {Verdict.UNPROBED}
+class Moved:
+    """The behaviour of an encoder-decoder, but for one half whose rows change with a token that they must not see."""
+
+    def __init__(self, true, moved):
+        self.true, self.moved = true, moved
+        self.reach, self.reach_across, self.shrunk = true.reach, true.reach_across, true.shrunk
+
+    def stack_change(self, length, changed, seen):
+        return self.moved.get((changed, seen), self.true.stack_change(length, changed, seen))
+
+
+@pytest.mark.parametrize(
+    ("halves", "change", "words"),
+    [
+        (("text", "text"), 0.0, "attention (model.encoder.layers.0.self_attn) and its like are declared ENCODER, but"),
+        (("target", "target"), 0.1, "declared DECODER, but a new last token of the target changed the rows before it"),
+        (("target", "text"), 0.1, "declared ENCODER_DECODER, but a new last token of the target changed the encoder's"),
+        (("text", "target"), 0.0, "a new last token of the text left the decoder's rows bit-equal. It must change"),
+    ],
+)
+def test_a_half_that_behaves_unlike_its_type_is_refused(traced, halves, change, words):
+    made = traced("bart")
+    with pytest.raises(AttentionTypeError) as refused:
+        Probe(Moved(made.behaviour, {halves: change}))(TypeAttention()(made.program))
+    assert words in str(refused.value)
+
+
+def test_keys_that_change_with_the_target_are_no_encoders(traced):
+    """What a cross attention is given as a second sequence must not come from the decoder."""
+    made = traced("bart")
+    behaviour = made.behaviour
+    mixed = Moved(behaviour, {})
+    mixed.reach_across = lambda length, keys: [None for _ in behaviour.reach_across(length, keys)]
+    with pytest.raises(AttentionTypeError, match=r"attention_3 .* no second sequence that the target leaves alone"):
+        Probe(mixed)(TypeAttention()(made.program))
 
 
 def test_leaves_all_but_the_verdicts_alone(traced):

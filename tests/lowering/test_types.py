@@ -267,6 +267,42 @@ class EncoderDecoder(nn.Module):
         return attend(decoded, encoded)
 
 
+class FromText(nn.Module):
+    """The same, but the target is made from the text, as sequence heads do: nothing tells the inputs apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = EncoderDecoder()
+        self.source = Rows()
+
+    def forward(self, input_ids):
+        decoded = self.both(input_ids, input_ids.roll(1, 1))
+        # A second layer: by now the queries have passed the encoder's attention too.
+        encoded = heads(attend(self.source(input_ids), self.source(input_ids)))
+        rows = heads(attend(heads(decoded), heads(decoded), "causal"))
+        return attend(rows, encoded)
+
+
+class LookingAhead(nn.Module):
+    """Queries from rows before an attention, keys from the same rows after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.source = Rows()
+
+    def forward(self, input_ids):
+        source = self.source(input_ids)
+        return attend(source, heads(attend(source, source)))
+
+
+class CausalCross(EncoderDecoder):
+    """Cross attention under a causal mask, which relates positions of two sequences."""
+
+    def forward(self, input_ids, target_ids):
+        source, target = self.source(input_ids), self.target(target_ids)
+        return attend(target, heads(attend(source, source)), "causal")
+
+
 class Latent(nn.Module):
     """Learned queries over the sequence."""
 
@@ -311,6 +347,29 @@ def test_encoder_decoder_attention_is_told_by_its_operands():
         AttentionType.DECODER,
         AttentionType.ENCODER_DECODER,
     ]
+
+
+def test_a_target_made_from_the_text_is_told_by_what_the_keys_have_passed():
+    program = TypeAttention()(program_of(FromText(), "input_ids"))
+    encoder, decoder, cross = AttentionType.ENCODER, AttentionType.DECODER, AttentionType.ENCODER_DECODER
+    assert [spec.type for spec in program.attention] == [encoder, decoder, cross, encoder, decoder, cross]
+
+
+def test_keys_further_on_than_their_queries_are_refused():
+    with pytest.raises(AttentionTypeError, match="both are made from the rows of"):
+        TypeAttention()(program_of(LookingAhead(), "input_ids"))
+
+
+def test_cross_attention_under_a_causal_mask_is_refused():
+    with pytest.raises(AttentionTypeError, match="its mask is causal, which relates positions of one sequence"):
+        TypeAttention()(program_of(CausalCross(), "input_ids", "target_ids"))
+
+
+@pytest.mark.parametrize("name", ["bart", "t5", "mbart", "marian", "pegasus", "t5gemma"])
+def test_two_layers_of_an_encoder_decoder(traced, name):
+    types = [spec.type for spec in TypeAttention()(traced(name).program).attention]
+    decoder = [AttentionType.DECODER, AttentionType.ENCODER_DECODER]
+    assert types == [AttentionType.ENCODER] * 2 + decoder * 2
 
 
 def test_learned_queries_are_latent():

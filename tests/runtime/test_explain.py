@@ -191,8 +191,7 @@ LABELLED = facts(D, D, head=Head.TOKEN, labels=labels(2))
         (routed(facts(D, E)), f"A model of 1 DECODER and 1 ENCODER_ONLY attentions; {EMBEDS}"),
         (
             routed(facts(AttentionType.ENCODER, D, X), State.ENCODER_DECODER, "B2"),
-            "An encoder-decoder of 1 DECODER, 1 ENCODER and 1 ENCODER_DECODER attentions; it needs the "
-            "EncoderDecoderState, which this version cannot run yet.",
+            f"An encoder-decoder of 1 DECODER, 1 ENCODER and 1 ENCODER_DECODER attentions; {EMBEDS}",
         ),
     ],
 )

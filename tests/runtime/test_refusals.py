@@ -100,16 +100,6 @@ def test_torchs_own_attention_is_not_overlooked() -> None:
         headrace.lower(Own(), target="reference")
 
 
-def test_encoder_decoders_are_named_as_such() -> None:
-    from transformers import BartConfig, BartModel, T5Config, T5ForConditionalGeneration
-
-    bart = BartConfig(vocab_size=96, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4)
-    t5 = T5Config(vocab_size=96, d_model=32, num_layers=1, num_heads=4, d_kv=8, d_ff=37)
-    for eager in (BartModel(bart), T5ForConditionalGeneration(t5)):
-        with pytest.raises(headrace.TraceError, match="encoder-decoder"):
-            headrace.compile(eager.eval(), target="reference")
-
-
 @pytest.mark.parametrize("size", [0, -1, 2.5, "4"])
 def test_batch_size(embedder: Any, size: Any) -> None:
     with pytest.raises(headrace.InputError, match="batch_size"):

@@ -1,0 +1,51 @@
+"""Contract C1 and D: what an encoder-decoder answers from the text alone, on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import headrace
+from tests.conformance import oracle
+from tests.tiny import VOCABULARY
+
+SEQ2SEQ = "AutoModelForSeq2SeqLM"
+CASES = [("t5", "reference"), ("bart", "reference"), ("bart", "cpu")]
+
+
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_embed_from_the_encoder(name: str, backend: str, tiny: Any, compiled: Any) -> None:
+    """Alone and batched, the encoder's rows; the decoder takes no part."""
+    model = compiled(name, SEQ2SEQ, backend)
+    assert model.program.route.name == "EncoderDecoderState"
+    assert list(model.tasks) == ["embed", "generate", "token_embed"]
+    requests, encoder = oracle.prompts(40, VOCABULARY), tiny(name, SEQ2SEQ).get_encoder()
+    wanted = oracle.answers(encoder, requests, oracle.pooled("mean"), torch.float32)
+    batched = model(requests, task="embed")
+    oracle.require_close(batched, encoder, requests, oracle.pooled("mean"))
+    oracle.require_close([model([ids], task="embed")[0] for ids in requests], encoder, requests, oracle.pooled("mean"))
+    oracle.require_same_direction(batched, wanted)
+
+
+def test_token_embed_from_the_encoder(tiny: Any, compiled: Any) -> None:
+    model = compiled("t5", SEQ2SEQ, "reference")
+    requests, encoder = oracle.prompts(20, VOCABULARY), tiny("t5", SEQ2SEQ).get_encoder()
+    oracle.require_close(model(requests, task="token_embed"), encoder, requests, oracle.hidden)
+
+
+def test_generating_is_refused_by_name(compiled: Any) -> None:
+    with pytest.raises(headrace.TargetError, match="generate is enabled for this model, but this version lacks"):
+        compiled("bart", SEQ2SEQ, "reference")([[5, 6, 7]])
+
+
+def test_saved_equals_loaded(compiled: Any, tmp_path: Any) -> None:
+    """D3, B6: types, route and answers survive; the artifact holds the encoder's program."""
+    model = compiled("bart", SEQ2SEQ, "reference")
+    requests = oracle.prompts(20, VOCABULARY)
+    first = model(requests, task="embed")
+    loaded = headrace.load(model.save(tmp_path / "bart"), target="reference", trust=True)
+    assert loaded.program == model.program
+    for one, other in zip(first, loaded(requests, task="embed"), strict=True):
+        assert (one == other).all()
