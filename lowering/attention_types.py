@@ -128,7 +128,7 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
             "was not made through transformers' mask interface, so its attention type cannot be told. Typed are causal "
             "and bidirectional masks, whole, with a sliding window or in chunks. What can't be typed is never guessed."
         )
-    if cross and kind == MaskKind.CAUSAL:
+    if cross and MaskKind(kind).causal:
         raise AttentionTypeError(
             f"{node.name} ({provenance(node)}): its keys come from an encoder's output, but its mask is causal, which "
             "relates positions of one sequence. Accepted for cross attention is a mask of padding alone."
