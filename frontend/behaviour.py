@@ -29,6 +29,7 @@ from headrace.frontend.served import (
     signature,
 )
 from headrace.ir import MaskKind, Window
+from headrace.samples import with_new_end
 
 # Above this many parameters, the probe runs in the model's own dtype: a float64 copy would not fit beside it.
 COPIED_PARAMETERS = 2_000_000_000
@@ -81,10 +82,20 @@ class Behaviour:
             changed: the half of an encoder-decoder whose token changes, `TEXT` or `TARGET`.
             seen: the half whose rows are compared: all of them where it is the other half.
         """
+        if self._signature.arrays:
+            return self._array_change(length)
         before = self._rows(self._inputs(length), seen)
         after = self._rows(self._changed(length, changed), seen)
         kept = slice(None, -1) if changed == seen else slice(None)
         return float((before - after)[:, kept].abs().max() / before[:, kept].abs().max().clamp(min=1e-30))
+
+    def _array_change(self, length: int) -> float:
+        """The same for arrays, where a row has no token of its own: a new last quarter, and the first half's rows."""
+        inputs = self._inputs(length)
+        changed = {given.name: with_new_end(inputs[given.name], given) for given in self._signature.arrays}
+        before, after = self._rows(inputs, TEXT), self._rows(changed, TEXT)
+        half = slice(None, (before.shape[1] + 1) // 2)
+        return float((before - after)[:, half].abs().max() / before[:, half].abs().max().clamp(min=1e-30))
 
     def _changed(self, length: int, half: str) -> dict[str, Tensor]:
         """The inputs with another last token in one half."""
@@ -155,8 +166,9 @@ class Behaviour:
         return captured.calls
 
     def _inputs(self, length: int, seed: int = 0) -> dict[str, Tensor]:
-        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=length)
-        return inputs | {"position_ids": positions(1, length, self._offset)}
+        arrays = self._signature.arrays
+        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=length, arrays=arrays)
+        return inputs if arrays else inputs | {"position_ids": positions(1, length, self._offset)}
 
     def _rows(self, inputs: dict[str, Tensor], half: str) -> Tensor:
         encoded = self._seen.pair is not None and half == TEXT

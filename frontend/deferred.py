@@ -10,6 +10,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from headrace.ir import SEQUENCE, Axis
+
 BATCHES = (1, 2, 5)
 # Around powers of two and their multiples, where chunks and blocks begin.
 LENGTHS = tuple(sorted({1, 2, 3, 5, 7, *(2**i + near for i in range(3, 13) for near in (-1, 0, 1)), 96, 1000}))
@@ -17,14 +19,16 @@ ASSERTION = torch.ops.aten._assert_scalar.default
 SIZE = torch.ops.aten.sym_size.int
 
 
-def broken_assertion(exported: ExportedProgram, longest: int | None) -> str | None:
+def broken_assertion(exported: ExportedProgram, longest: int | None, along: Axis = SEQUENCE) -> str | None:
     """The first assertion of the graph that a size breaks, and the size; None where all hold.
 
     Args:
         longest: the longest sequence that the model takes, None where nothing bounds it.
+        along: the free axis of the inputs, beside the batch's.
     """
     asserted = [node for node in exported.graph.nodes if node.target is ASSERTION]
-    for batch, length in itertools.product(BATCHES, LENGTHS) if asserted else ():
+    lengths = sorted({along.at(rows) + more for rows in LENGTHS for more in (0, along.stride - 1)})
+    for batch, length in itertools.product(BATCHES, lengths) if asserted else ():
         if longest is not None and length > longest:
             continue
         values: dict[fx.Node, Any] = {}

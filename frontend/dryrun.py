@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,13 +12,13 @@ from torch import Tensor, nn
 
 from headrace import debug
 from headrace.errors import TraceError, non_finite
+from headrace.frontend.extras import before_attention, own_vector, unserved
 from headrace.frontend.interface import Call, capture
 from headrace.frontend.served import DECODED, Signature, call, encoder_rows, first_tensor, hidden_rows, sample
+from headrace.frontend.towers import failure
 from headrace.ir import Head
 
 BATCH, LENGTH = 2, 7
-# What headless models return. A pooler is part of sequence heads, which have an output of their own.
-ROWS = frozenset({"last_hidden_state", "pooler_output", "encoder_last_hidden_state"})
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class DryRun:
         vocabulary: rows of the input embedding.
         head: what the model ends in; `note` says why where it is OTHER.
         width: last dimension of the head's logits, 0 without a head.
+        rows: hidden rows of each sequence in that run.
+        own: the field in which a headless model returns one vector a sequence, "" without one.
+        own_maker: the module that returned that vector, None where it is no module's whole output.
     """
 
     calls: tuple[Call, ...]
@@ -43,6 +48,9 @@ class DryRun:
     note: str = ""
     recurrent: int = 0
     pair: nn.Module | None = None
+    rows: int = LENGTH
+    own: str = ""
+    own_maker: nn.Module | None = None
 
 
 def without_target(module: nn.Module, config: Any, signature: Signature) -> Signature:
@@ -75,18 +83,15 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
         TraceError: the model's own forward fails on a plain batch, or returns no rows.
         NonFiniteError: it overflows there already.
     """
-    vocabulary = vocabulary_size(module)
-    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), ending=signature.ending)
-    returned: list[tuple[nn.Module, Any]] = []
-    hooks = [m.register_forward_hook(lambda m, _args, out: returned.append((m, out))) for m in module.modules()]
+    vocabulary = 0 if signature.arrays else vocabulary_size(module)
+    avoid = special_ids(config)
+    inputs = sample(BATCH, LENGTH, vocabulary, avoid, ending=signature.ending, arrays=signature.arrays)
     try:
-        with capture(module) as captured, torch.no_grad():
+        with capture(module) as captured, torch.no_grad(), _returns(module) as returned:
             output = call(module, signature, inputs)
     except Exception as error:
-        raise TraceError(f"The model's own forward fails on a batch of {BATCH} x {LENGTH} tokens: {error}") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
+        what = ", ".join(signature.inputs) if signature.arrays else f"{BATCH} x {LENGTH} tokens"
+        raise TraceError(failure(module, config, signature, what, error)) from error
     backbone, pair, rows = _rows(module, signature, returned)
     if rows.dim() != 3:
         raise TraceError(
@@ -95,10 +100,13 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     if not torch.isfinite(rows).all():
         raise non_finite("The model's own forward on plain tokens", str(rows.dtype).removeprefix("torch."))
     inner = [logits for _, out in returned if (logits := getattr(out, "logits", None)) is not None]
+    passing = before_attention(returned, captured.calls)
     calls, recurrent = tuple(captured.calls), len(captured.recurrent)
     decoded = tuple(inputs[DECODED[0]].shape) if signature.decodes else None
-    head, width, note = read_head(output, rows, vocabulary, config, module, inner, decoded)
-    return DryRun(calls, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair)
+    head, width, note = read_head(output, rows, vocabulary, config, module, inner, passing, decoded)
+    own, maker = own_vector(output, rows, returned) if head is Head.NONE else ("", None)
+    count = rows.shape[1]
+    return DryRun(calls, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair, count, own, maker)
 
 
 def _rows(
@@ -117,6 +125,26 @@ def _rows(
         )
     backbone = _backbone(module, returned)
     return backbone, None, next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+
+
+def rows_returned(module: nn.Module, signature: Signature, inputs: dict[str, Tensor]) -> Tensor:
+    """The hidden rows [B, S, H] that the model makes of the inputs."""
+    with _returns(module) as returned:
+        call(module, signature, inputs)
+    backbone = _backbone(module, returned)
+    return next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+
+
+@contextmanager
+def _returns(module: nn.Module) -> Iterator[list[tuple[nn.Module, Any]]]:
+    """What every module in the model returns while the block runs, in the order in which they return."""
+    returned: list[tuple[nn.Module, Any]] = []
+    hooks = [m.register_forward_hook(lambda m, _args, out: returned.append((m, out))) for m in module.modules()]
+    try:
+        yield returned
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn.Module:
@@ -138,6 +166,7 @@ def read_head(
     config: Any,
     module: nn.Module,
     inner: list[Any],
+    passing: list[Tensor],
     decoded: tuple[int, ...] | None = None,
 ) -> tuple[Head, int, str]:
     """Tell the head by the shape of what the model returns: [B, C], [B, S, C] or [B, S, vocabulary].
@@ -149,7 +178,7 @@ def read_head(
     if logits is None:
         tensor = first_tensor(output)
         headless = getattr(output, "last_hidden_state", None) is not None
-        if headless and (more := _unserved(output)):
+        if headless and (more := unserved(output, rows, passing)):
             return Head.OTHER, 0, f"the model returns {more} beside its hidden rows, which would be lost"
         if headless or tensor is None or tensor is rows:
             return Head.NONE, 0, ""
@@ -171,18 +200,22 @@ def _by_shape(
         return Head.SEQUENCE, width, ""
     if decoded is not None and shape == decoded and width >= vocabulary:
         return Head.SEQ2SEQ_LM, width, ""
-    if shape != rows.shape[:2]:
-        return Head.OTHER, width, f"logits of shape {list(logits.shape)} for {list(rows.shape[:2])} tokens"
     labels = getattr(config, "num_labels", None)
-    if width < vocabulary or (width == labels and not _has_vocabulary_head(module)):
+    if misfit := _misfit(logits, rows, vocabulary, labels, module):
+        return Head.OTHER, width, misfit
+    if not vocabulary or width < vocabulary or (width == labels and not _has_vocabulary_head(module)):
         return Head.TOKEN, width, ""
     return (Head.CAUSAL_LM if _generates(module) else Head.MASKED_LM), width, ""
 
 
-def _unserved(output: Any) -> str:
-    """The tensors that a headless model returns beside hidden rows, e.g. a projection that is what it was made for."""
-    named = output.items() if hasattr(output, "items") else ()
-    return ", ".join(name for name, value in named if isinstance(value, Tensor) and name not in ROWS)
+def _misfit(logits: Tensor, rows: Tensor, vocabulary: int, labels: int | None, module: nn.Module) -> str:
+    """Why logits are those of no head that is served; "" where they may be."""
+    if logits.shape[:-1] != rows.shape[:2]:
+        return f"logits of shape {list(logits.shape)} for {list(rows.shape[:2])} tokens"
+    if not vocabulary and (logits.shape[-1] != labels or _has_vocabulary_head(module)):
+        what = "logits over a vocabulary for every row, as a speech recogniser's (CTC)"
+        return f"the model returns {what}; give it without that head to embed"
+    return ""
 
 
 def _has_vocabulary_head(module: nn.Module) -> bool:

@@ -36,6 +36,7 @@ class Checkpoint:
         raw_config: `config.json` as it was written, empty for a module.
         side_files: what a deployment folder holds beside weights and tokenizer, by its path there: config.json, and
             what a sentence-transformers folder says of pooling and text.
+        processor: what the folder says of its image processor or feature extractor, empty where it has none.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Checkpoint:
     missing: tuple[str, ...]
     raw_config: dict[str, Any]
     side_files: Mapping[str, str] = field(default_factory=dict)
+    processor: dict[str, Any] = field(default_factory=dict)
 
 
 def load(
@@ -80,7 +82,7 @@ def load(
     if sentence:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
     side = _side_files(folder, weights)
-    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw, side)
+    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw, side, _read_processor(weights))
 
 
 def _side_files(folder: Path, weights: Path) -> dict[str, str]:
@@ -200,6 +202,16 @@ def _model_class(config: Any, trust_remote_code: bool) -> Any:
         f"config.json names the class {names[0]}, which transformers {transformers.__version__} does not have. "
         "Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
     )
+
+
+def _read_processor(folder: Path) -> dict[str, Any]:
+    """The image processor or feature extractor; transformers 5 may write it into the file of a joint processor."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (path := folder / name).is_file():
+            with _readable(path):
+                read = json.loads(path.read_text())
+                return dict(read.get("image_processor") or read.get("feature_extractor") or read)
+    return {}
 
 
 def _read_activation(folder: Path) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from headrace.errors import TraceError
 from headrace.frontend.sentence import Pool
-from headrace.ir import OutputKind
+from headrace.ir import Input, OutputKind
+from headrace.samples import draw
 
 # The decoder's inputs in an encoder-decoder: int64 [batch, target].
 DECODED = ("decoder_input_ids", "decoder_attention_mask")
 # The per-token inputs that Headrace feeds, in graph order. All but the decoder's are int64 [batch, sequence].
 FED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", *DECODED)
+# What a model may read in place of token ids: floating-point arrays, whose axes `frontend.arrays` finds out.
+ARRAYS = ("pixel_values", "input_values", "input_features")
 # Arguments that would make a model keep state or return more than is served.
 SWITCHES = {"use_cache": False, "return_dict": True}
 
@@ -28,29 +31,36 @@ class Signature:
     """What a module's forward accepts of what Headrace can feed it; positional where it names no input.
 
     `ending` is the token that a text must end in for the module to answer, None where any may.
+    `arrays` describes the inputs of a model that reads arrays; its `inputs` are their names.
     """
 
     inputs: tuple[str, ...]
     switches: tuple[str, ...]
     positional: bool = False
     ending: int | None = None
+    arrays: tuple[Input, ...] = ()
 
     @property
     def decodes(self) -> bool:
         """Whether the decoder of an encoder-decoder takes a target of its own."""
         return DECODED[0] in self.inputs
 
+    @property
+    def reads_arrays(self) -> bool:
+        """Whether the model reads arrays and no token ids."""
+        return self.inputs[0] in ARRAYS
+
 
 def signature(module: nn.Module) -> Signature:
     """Read the inputs off `forward`; a wrapper with `**kwargs` is read through to the module inside.
 
     Raises:
-        TraceError: nothing in the module takes token ids.
+        TraceError: nothing in the module takes token ids or arrays.
     """
     forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
     outer, takers = forwards[0], [names for names in forwards if "input_ids" in names]
     if not takers:
-        raise TraceError("No forward in the module takes input_ids: Headrace serves models that read token ids.")
+        return _array_signature(forwards)
     # What an open-ended forward does not name it passes on: the first to name the most says what is accepted.
     parameters = max(takers, key=lambda names: sum(name in names for name in FED))
     inputs = tuple(name for name in FED if name in parameters)
@@ -62,12 +72,32 @@ def signature(module: nn.Module) -> Signature:
     return Signature(inputs, switches) if open_ended else Signature(inputs[:1], (), positional=True)
 
 
+def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> Signature:
+    found = next(((name, names) for names in forwards for name in ARRAYS if name in names), None)
+    if found is None:
+        raise TraceError(
+            f"No forward in the module takes input_ids or {', '.join(ARRAYS)}: Headrace serves models that read token "
+            "ids, images or audio under those names."
+        )
+    (name, inner), outer = found, forwards[0]
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
+    if name not in outer and not open_ended:
+        return Signature((name,), (), positional=True)
+    return Signature((name,), tuple(switch for switch in SWITCHES if switch in inner))
+
+
 def call(module: nn.Module, signature: Signature, inputs: dict[str, Tensor]) -> Any:
-    """Run the module on the inputs that it accepts."""
+    """Run the module on the inputs that it accepts; float32 arrays are cast to the module's own dtype."""
+    given = {name: _cast(inputs[name], module) for name in signature.inputs if name in inputs}
     if signature.positional:
-        return module(inputs["input_ids"])
-    given = {name: inputs[name] for name in signature.inputs if name in inputs}
+        return module(given[signature.inputs[0]])
     return module(**given, **{name: SWITCHES[name] for name in signature.switches})
+
+
+def _cast(values: Tensor, module: nn.Module) -> Tensor:
+    if not values.is_floating_point():
+        return values
+    return values.to(next((p.dtype for p in module.parameters() if p.is_floating_point()), values.dtype))
 
 
 def first_tensor(output: Any) -> Tensor | None:
@@ -116,6 +146,7 @@ class Served(nn.Module):
         kinds: tuple[OutputKind, ...],
         pool: Pool | None,
         tail: nn.Module | None,
+        own: str = "",
     ) -> None:
         """Keep the modules, which stay the caller's.
 
@@ -123,38 +154,45 @@ class Served(nn.Module):
             backbone: returns the hidden rows, in an encoder-decoder the decoder's.
             pair: runs encoder and decoder; None without a decoder.
             kinds: the outputs wanted; `pool` and `tail` make an embedding, `tail` alone token embeddings.
+            own: the field in which the model returns an embedding of its own, which is taken in place of a pooled one.
         """
         super().__init__()
         self.model, self.pool, self.tail = model, pool, tail
-        self.signature, self.kinds = signature, kinds
+        self.signature, self.kinds, self.own = signature, kinds, own
         # Held in a tuple: as a submodule it would stand twice among the parameters.
         self._backbone, self._pair = (backbone,), (pair,)
 
     def forward(
         self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        input_values: Tensor | None = None,
+        input_features: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Run the model once and take from it each wanted output, in the order of `kinds`."""
-        given = (input_ids, attention_mask, position_ids, token_type_ids, decoder_input_ids, decoder_attention_mask)
-        inputs = {name: value for name, value in zip(FED, given, strict=True) if value is not None}
+        tokens = (input_ids, attention_mask, position_ids, token_type_ids, decoder_input_ids, decoder_attention_mask)
+        given = zip((*FED, *ARRAYS), (*tokens, pixel_values, input_values, input_features), strict=True)
+        inputs = {name: value for name, value in given if value is not None}
         backbone, pair = self._backbone[0], self._pair[0]
         with rows_of(backbone) as seen, rows_of(pair or backbone, encoder_rows) as encoded:
             output = call(self.model, self.signature, inputs)
         rows = {OutputKind.DECODER_HIDDEN: seen[-1]}
         main = seen[-1] if pair is None else encoded[-1]
-        return tuple(self._take(kind, output, rows.get(kind, main), attention_mask) for kind in self.kinds)
+        # Arrays are never padded, so that every row of theirs is real.
+        padding = main.new_ones(main.shape[:2], dtype=torch.int64) if attention_mask is None else attention_mask
+        return tuple(self._take(kind, output, rows.get(kind, main), padding) for kind in self.kinds)
 
     def _take(self, kind: OutputKind, output: Any, rows: Tensor, padding: Tensor) -> Tensor:
         if kind in (OutputKind.HIDDEN, OutputKind.DECODER_HIDDEN):
             return rows
         if kind is OutputKind.EMBEDDING:
-            assert self.pool is not None
-            vectors: Tensor = self.pool(rows, padding)
+            assert self.pool is not None or self.own
+            vectors: Tensor = getattr(output, self.own).float() if self.pool is None else self.pool(rows, padding)
             # Modules without a Pooling before them work on tokens, not on a text's vector.
             if self.tail is not None and OutputKind.TOKEN_EMBEDDING not in self.kinds:
                 vectors = self.tail(vectors)
@@ -176,6 +214,7 @@ def sample(
     *,
     ending: int | None = None,
     target: int | None = None,
+    arrays: tuple[Input, ...] = (),
 ) -> dict[str, Tensor]:
     """Random unpadded inputs [batch, length] that hold none of the ids to avoid (padding, end of text).
 
@@ -183,7 +222,10 @@ def sample(
         ending: the last token of each text instead.
         target: length of the decoder's inputs; None makes them shorter than the text, so that the two can be told
             apart.
+        arrays: what the model reads in place of tokens: those alone, of so many rows where their size is free.
     """
+    if arrays:
+        return {given.name: draw(given, batch, length, seed) for given in arrays}
     generator = torch.Generator().manual_seed(seed)
     usable = torch.tensor([i for i in range(vocabulary) if i not in avoid] or [0])
 

@@ -15,10 +15,12 @@ from torch.export import Dim, ExportedProgram
 
 from headrace import debug, graphs
 from headrace.errors import TraceError
+from headrace.frontend.arrays import fit_arrays
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.claims import config_hash, read_claims, read_labels
 from headrace.frontend.deferred import broken_assertion
 from headrace.frontend.dryrun import DryRun, dry_run, special_ids, without_target
+from headrace.frontend.extras import PLAIN
 from headrace.frontend.heads import cut_rows
 from headrace.frontend.interface import capture, evaluating
 from headrace.frontend.load import Checkpoint
@@ -41,10 +43,13 @@ from headrace.ir import (
     Axis,
     Head,
     Input,
+    Limits,
     Output,
     OutputKind,
     Pooling,
     PoolKind,
+    Positions,
+    PositionSource,
     Program,
     Source,
     Stage,
@@ -85,8 +90,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
     """Export the model once, with a dynamic batch and sequence.
 
     Args:
-        pools: how rows become a vector; None follows the folder, else mean for a bidirectional model and last for
-            a causal one.
+        pools: how rows become a vector, () for the model's own one; None follows the folder, else takes the model's
+            own where it was made for that, else mean for a bidirectional model and last for a causal one.
 
     Raises:
         TraceError: the code can't be exported so.
@@ -95,6 +100,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
     accepted = signature(module)
     with _padding_id(config, module), evaluating(module):
         accepted = without_target(module, config, accepted)
+        accepted = fit_arrays(module, accepted, checkpoint.processor)
         seen = dry_run(module, config, accepted)
         accepted = without_added_types(module, config, accepted, seen.vocabulary)
         has_positions = "position_ids" in accepted.inputs
@@ -103,15 +109,16 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         kinds = _outputs(checkpoint, seen, pooling)
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
         inputs = _sample(config, accepted, seen.vocabulary, offset)
-        exported = _export(served, inputs, config)
+        given = accepted.arrays or tuple(Input(name, axes=_axes(name)) for name in inputs)
+        exported = _export(served, inputs, given, config)
         exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
-    where = read_positions(exported, offset, token=int(inputs["input_ids"][0, 0]))
+    where, limits = _lengths(exported, config, accepted, offset, inputs)
     program = Program(
         exported=exported,
         source=_source(checkpoint),
         stage=Stage.TRACED,
         dtype=str(next(p.dtype for p in module.parameters() if p.is_floating_point())).removeprefix("torch."),
-        inputs=tuple(Input(name, axes=_axes(name)) for name in graphs.inputs_of(exported)),
+        inputs=given,
         outputs=_described(exported, kinds, accepted),
         head=seen.head,
         vocabulary=seen.vocabulary,
@@ -119,7 +126,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         head_note=seen.note,
         head_rows=rows,
         positions=where,
-        limits=find_limits(where, config),
+        limits=limits,
+        rows=seen.rows if accepted.arrays and not _free(accepted.arrays) else None,
         ending=accepted.ending,
         target_limits=find_target_limits(exported, config) if accepted.decodes else None,
         text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
@@ -153,15 +161,40 @@ def _padding_id(config: Any, module: nn.Module) -> Iterator[None]:
 def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] | None) -> Pooling | None:
     sentence = checkpoint.sentence
     if pools is not None:
+        _require_own(pools, seen)
         return Pooling(pools, sentence.normalize if sentence else False, "asked for")
     if sentence is not None and sentence.pools:
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
     if seen.head not in (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM):
         return None
+    if (own := _own_pooling(checkpoint, seen)) is not None:
+        return own
     # Recurrences look back only, so they leave it to the attention, if there is any.
     causal = bool(seen.calls or seen.recurrent) and all(made.kind.causal for made in seen.calls)
     kind = PoolKind.LAST if causal else PoolKind.MEAN
     return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(causal)} model", assumed=True)
+
+
+def _require_own(pools: tuple[PoolKind, ...], seen: DryRun) -> None:
+    if not pools and not seen.own:
+        raise TraceError(
+            "pooling='own' takes the vector that a model returns by itself (a projection, a pooler's output), and this "
+            f"one returns none. Choose from {', '.join(PoolKind)}."
+        )
+
+
+def _own_pooling(checkpoint: Checkpoint, seen: DryRun) -> Pooling | None:
+    """The vector that the model itself returns, where it was made for that, or reads arrays and has trained it."""
+    if not seen.own:
+        return None
+    if seen.own not in PLAIN:
+        return Pooling((), False, f"the model returns {seen.own}")
+    made_by = set(seen.own_maker.parameters()) if seen.own_maker is not None else set()
+    held = dict(checkpoint.module.named_parameters(remove_duplicate=False))
+    random = any(held.get(name) in made_by for name in checkpoint.missing)
+    if seen.vocabulary or random:
+        return None
+    return Pooling((), False, f"nothing names one: the model returns {seen.own}", assumed=True)
 
 
 def _direction(causal: bool) -> str:
@@ -179,32 +212,62 @@ def _served(
     checkpoint: Checkpoint, accepted: Signature, seen: DryRun, kinds: tuple[OutputKind, ...], pooling: Pooling | None
 ) -> Served:
     tail = checkpoint.sentence.modules if checkpoint.sentence and len(checkpoint.sentence.modules) else None
-    pool = Pool(pooling.kinds) if pooling else None
-    return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, pool, tail)
+    own = seen.own if pooling and not pooling.kinds else ""
+    pool = Pool(pooling.kinds) if pooling and not own else None
+    return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, pool, tail, own)
 
 
 def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> dict[str, Tensor]:
+    if accepted.arrays:
+        return sample(BATCH, LENGTH, vocabulary, frozenset(), arrays=accepted.arrays)
     inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), ending=accepted.ending)
     inputs["position_ids"] = positions(BATCH, LENGTH, offset)
     # The mask is always an input, also of a model that takes none: pooling reads it.
     return {name: inputs[name] for name in ("input_ids", "attention_mask", *accepted.inputs[1:]) if name in inputs}
 
 
-def _export(served: Served, inputs: dict[str, Tensor], config: Any) -> ExportedProgram:
-    # A model that slices a position table bounds its sequence, and the export wants the bound said beforehand.
+def _free(given: tuple[Input, ...]) -> list[Axis]:
+    """The axes but the batch's whose size each call brings."""
+    return [axis for one in given for axis in one.axes[1:] if axis.size is None]
+
+
+def _lengths(
+    exported: ExportedProgram, config: Any, accepted: Signature, offset: int, inputs: dict[str, Tensor]
+) -> tuple[Positions, Limits]:
+    if accepted.arrays:
+        why = "nothing in the model bounds the length" if _free(accepted.arrays) else "every input is of one size"
+        return Positions(PositionSource.GRAPH), Limits(None, why)
+    where = read_positions(exported, offset, token=int(inputs["input_ids"][0, 0]))
+    return where, find_limits(where, config)
+
+
+def _bound(config: Any) -> int | None:
+    """A model that slices a position table bounds its sequence, and the export wants the bound said beforehand."""
     longest = getattr(config.get_text_config(), "max_position_embeddings", None) if config is not None else None
-    bound = longest if isinstance(longest, int) and longest > LENGTH else None
-    dims = {axis: Dim(axis.name, min=1, max=None if axis is ROWS else bound) for axis in (ROWS, SEQUENCE, TARGET)}
-    shapes = {name: dict(enumerate(dims[axis] for axis in _axes(name))) for name in inputs}
+    return longest if isinstance(longest, int) and longest > LENGTH else None
+
+
+def _dimensions(given: tuple[Input, ...], config: Any) -> dict[str, dict[int, Dim]]:
+    """The symbolic sizes of each input. Inputs that share an axis share its symbol."""
+    bound = _bound(config)
+    free = {axis for one in given for axis in one.axes if axis.size is None}
+    symbols = {axis: Dim(axis.name, min=axis.least, max=bound if axis in (SEQUENCE, TARGET) else None) for axis in free}
+    return {
+        one.name: {place: symbols[axis] for place, axis in enumerate(one.axes) if axis.size is None} for one in given
+    }
+
+
+def _export(served: Served, inputs: dict[str, Tensor], given: tuple[Input, ...], config: Any) -> ExportedProgram:
     with capture(served.model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             exported = torch.export.export(
-                served, (), kwargs=inputs, dynamic_shapes=shapes, strict=False,
+                served, (), kwargs=inputs, dynamic_shapes=_dimensions(given, config), strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )  # fmt: skip
             flat: ExportedProgram = exported.run_decompositions({})
-            if broken := broken_assertion(flat, bound):
+            along = next(iter(_free(given)), SEQUENCE)
+            if broken := broken_assertion(flat, _bound(config) if along == SEQUENCE else None, along):
                 raise ValueError(broken)
             return flat
         except Exception as error:
@@ -229,7 +292,7 @@ def _cut(
     offset: int,
     accepted: Signature,
 ) -> tuple[ExportedProgram, PoolKind | None]:
-    if seen.head is not Head.SEQUENCE:
+    if seen.head is not Head.SEQUENCE or accepted.arrays:
         return exported, None
     hidden = graphs.outputs_of(exported)[1]
     exported, rows = cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset, accepted.ending)

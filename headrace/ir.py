@@ -194,10 +194,24 @@ PER_TOKEN_OUTPUTS = frozenset(
 
 
 class Axis(NamedTuple):
-    """One dimension of an input: its size where it is fixed, None where each call brings its own."""
+    """One dimension of an input: its size where it is fixed, None where each call brings its own.
+
+    A size below `least` yields no row, and every `stride` above it one row more (a token is a row; a convolution makes
+    one of many samples).
+    """
 
     name: str
     size: int | None = None
+    least: int = 1
+    stride: int = 1
+
+    def at(self, rows: int) -> int:
+        """The size that yields so many rows."""
+        return self.size if self.size is not None else self.least + (rows - 1) * self.stride
+
+    def rows(self, size: int) -> int:
+        """How many rows a size yields."""
+        return (size - self.least) // self.stride + 1
 
 
 # The target is the sequence of an encoder-decoder's decoder; its length is independent of the text's.
@@ -290,7 +304,10 @@ class Labels:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How rows become one vector: the kinds are concatenated; `why` says where the choice comes from."""
+    """How rows become one vector: the kinds are concatenated; `why` says where the choice comes from.
+
+    Without a kind the vector is the model's own: its projection or pooler's output, which no rows of ours make.
+    """
 
     kinds: tuple[PoolKind, ...]
     normalize: bool
@@ -383,6 +400,11 @@ class Input:
     dtype: str = "int64"
     axes: tuple[Axis, ...] = (BATCH, SEQUENCE)
 
+    @property
+    def is_array(self) -> bool:
+        """Whether it holds measured values (pixels, samples, features) and not one integer a token."""
+        return not self.dtype.startswith("int")
+
 
 class Layout(StrEnum):
     """How the sequences of a batch lie: one a row and padded, or after one another in a single row."""
@@ -406,7 +428,8 @@ class Program:
     Attributes:
         exported: the graph, None where only the facts were read back from a manifest.
         inputs: the graph's inputs, in order.
-        vocabulary: token ids lie below it.
+        vocabulary: token ids lie below it; 0 where the inputs are arrays.
+        rows: hidden rows of a request where all have as many; None where they follow the sequence.
         token_types: token type ids lie below it; None where nothing bounds them.
         ending: the token that every text must end in, since the head reads the row of the last one; None without.
         target_limits: the decoder's longest target, None where the graph takes no target.
@@ -426,6 +449,7 @@ class Program:
     vocabulary: int
     positions: Positions
     limits: Limits
+    rows: int | None = None
     token_types: int | None = None
     ending: int | None = None
     target_limits: Limits | None = None
@@ -463,6 +487,11 @@ class Program:
     def input_names(self) -> tuple[str, ...]:
         """The names of the graph's inputs, in order."""
         return tuple(given.name for given in self.inputs)
+
+    @property
+    def arrays(self) -> tuple[Input, ...]:
+        """The inputs that are arrays; empty where the model reads token ids."""
+        return tuple(given for given in self.inputs if given.is_array)
 
     @property
     def graph(self) -> ExportedProgram:

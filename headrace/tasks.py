@@ -38,7 +38,7 @@ def offered(program: Program) -> dict[Task, str]:
     """Rule C1: the tasks that the head and the sentence-transformers modules offer, each with its source."""
     source = f"the {program.head} head" if program.head is not Head.NONE else "the model without a head"
     tasks = dict.fromkeys(OFFERS[program.head], source)
-    if program.head is Head.SEQUENCE and program.labels and len(program.labels.names) == 1:
+    if program.head is Head.SEQUENCE and program.labels and len(program.labels.names) == 1 and not program.arrays:
         tasks[Task.SCORE] = "the sequence head's single label"
     return tasks | {task: "the sentence-transformers modules" for task in program.declared_tasks if task not in tasks}
 

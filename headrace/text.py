@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from headrace.ir import SEQUENCE, AttentionSpec, Labels, Layout, Limits, Pooling, Positions, Program, RecurrentSpec
+from headrace.ir import (
+    SEQUENCE,
+    AttentionSpec,
+    Axis,
+    Labels,
+    Layout,
+    Limits,
+    Pooling,
+    Positions,
+    Program,
+    RecurrentSpec,
+)
 
 
 def program_text(program: Program) -> str:
@@ -15,7 +26,7 @@ def program_text(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     yield f"program ({program.stage}, {program.dtype})"
-    yield f"  inputs     {', '.join(program.input_names)}"
+    yield f"  inputs     {inputs_text(program)}"
     for output in program.outputs:
         along = "" if output.along == SEQUENCE else f", along the {output.along.name}"
         yield f"  output     {output.name}: {output.kind}[{output.width}]{along}"
@@ -53,6 +64,23 @@ def _bounds(program: Program) -> Iterator[str]:
         yield f"  ending     every text ends in the token {program.ending}"
 
 
+def inputs_text(program: Program) -> str:
+    """The inputs by name; of arrays the dtype and axes too."""
+    return ", ".join(
+        f"{one.name} {one.dtype} {axes_text(one.axes)}" if one.is_array else one.name for one in program.inputs
+    )
+
+
+def axes_text(axes: tuple[Axis, ...]) -> str:
+    """Each axis with its size, e.g. `[batch, channels 3, height 224, width 224]`."""
+
+    def text(axis: Axis) -> str:
+        least = f" from {axis.least}" if axis.least > 1 else ""
+        return f"{axis.name} {axis.size}" if axis.size is not None else f"{axis.name}{least}"
+
+    return f"[{', '.join(map(text, axes))}]"
+
+
 def attention_text(spec: AttentionSpec) -> str:
     """One attention on a line, in the order of its fields."""
     parts = [f"{spec.node}: {spec.type}", f"heads {spec.q_heads}/{spec.kv_heads}"]
@@ -83,7 +111,7 @@ def limits_text(limits: Limits) -> str:
 
 def pooling_text(pooling: Pooling) -> str:
     """The kinds, normalising, and the source of the choice."""
-    return f"{' + '.join(pooling.kinds)}{', normalised' if pooling.normalize else ''} ({pooling.why})"
+    return f"{' + '.join(pooling.kinds) or 'own'}{', normalised' if pooling.normalize else ''} ({pooling.why})"
 
 
 def labels_text(labels: Labels) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from headrace import graphs
 from headrace.errors import TraceError
 from headrace.ir import PER_TOKEN_OUTPUTS, PaddingRule, Program
+from headrace.samples import draw
 
 LENGTH, PADDED = 5, 9
 # Relative to the largest value. What leaks through padding (convolutions over tokens, Fourier mixing) is 0.1 and more.
@@ -26,6 +27,10 @@ class MeasurePadding:
     @torch.no_grad()
     def __call__(self, program: Program) -> Program:
         """Run one sequence alone and padded on the right, and compare every output on the real rows."""
+        if program.arrays:
+            # Nothing says which rows would be padding's, so none is ever added.
+            _refuse_mixed_rows(program, graphs.run(program.graph, sample_inputs(program, LENGTH, LENGTH))[0], LENGTH)
+            return program.with_(padding=PaddingRule.UNPADDED)
         padded_to = min(PADDED, program.limits.length or PADDED)
         length = min(LENGTH, padded_to - 1)
         if length < 1:
@@ -43,8 +48,7 @@ class MeasurePadding:
 def _refuse_mixed_rows(program: Program, alone: tuple[Tensor, ...], length: int) -> None:
     """A text must not answer otherwise because of what else is in its batch; no padding is needed to see that."""
     inputs = sample_inputs(program, length, length)
-    others = {name: value.clone() for name, value in inputs.items()}
-    others["input_ids"] = (others["input_ids"] + 5) % program.vocabulary
+    others = sample_inputs(program, length, length, seed=1)
     together, _ = graphs.run(program.graph, {name: torch.cat([inputs[name], others[name]]) for name in inputs})
     if not all(same(one, two[:1]) for one, two in zip(alone, together, strict=True)):
         raise TraceError(
@@ -59,17 +63,20 @@ def same(one: Tensor, two: Tensor) -> bool:
     return bool((one - two).abs().max() <= bound * one.abs().max())
 
 
-def sample_inputs(program: Program, length: int, padded_to: int) -> dict[str, Tensor]:
+def sample_inputs(program: Program, length: int, padded_to: int, seed: int = 0) -> dict[str, Tensor]:
     """One sequence of `length` tokens in a row of `padded_to`; the padding holds another token, not zero.
 
     A decoder's target is two tokens shorter, so that rows of the one can't pass for rows of the other.
+    A program that reads arrays gets one of each instead, of `length` rows where their size is free.
     """
-    ids, mask, positions = _row(program, length, padded_to)
+    if program.arrays:
+        return {given.name: draw(given, 1, length, seed) for given in program.arrays}
+    ids, mask, positions = _row(program, length, padded_to, seed)
     if program.ending is not None:
         ids[0, length - 1] = program.ending
     longest = program.target_limits.length if program.target_limits else None
-    shorter = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
-    decoded, decoded_mask, _ = _row(program, *shorter)
+    targets, padded_targets = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
+    decoded, decoded_mask, _ = _row(program, targets, padded_targets, seed)
     rows = {
         "input_ids": ids,
         "attention_mask": mask,
@@ -81,9 +88,9 @@ def sample_inputs(program: Program, length: int, padded_to: int) -> dict[str, Te
     return {name: rows[name] for name in program.input_names}
 
 
-def _row(program: Program, length: int, padded_to: int) -> tuple[Tensor, Tensor, Tensor]:
+def _row(program: Program, length: int, padded_to: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, mask and positions from 0, [1, padded_to] each."""
     place = torch.arange(padded_to)
     real = place < length
-    ids = torch.where(real, (place + 3) % program.vocabulary, 1)
+    ids = torch.where(real, (place + 3 + 5 * seed) % program.vocabulary, 1)
     return ids[None], real.long()[None], torch.where(real, place, 0)[None]

@@ -136,6 +136,8 @@ def _looks_ahead(program: Program, changed: float) -> str:
 
 def probe_length(program: Program) -> int:
     """Long enough that every window short enough to be measured ends inside the sequence."""
+    if program.rows is not None:
+        return program.rows
     widths = [max(spec.window) for spec in program.attention if spec.window.bounded]
     wanted = max([SHORTEST, *(3 * width + 6 for width in widths if 3 * width + 6 <= LONGEST)])
     bounds = (program.limits, program.target_limits)

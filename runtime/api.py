@@ -27,6 +27,7 @@ from headrace.runtime.states import ModelState, bring_state
 from headrace.tasks import Tasks, select
 
 Source = str | Path | nn.Module
+OWN = "own"
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -161,7 +162,7 @@ def trace(
         prefill: "single_pass" opens the token-level tasks to causal models; None leaves them to prefill in chunks.
         tokenizer: a tokenizer or its folder, where the model's folder has none.
         pooling: how rows become a vector, over what the folder says: cls, last, mean, max, weightedmean,
-            mean_sqrt_len_tokens, or several to be concatenated.
+            mean_sqrt_len_tokens, or several to be concatenated; own takes the vector that the model returns by itself.
         revision: of a hub id.
         trust_remote_code: run Python code that comes with the folder.
 
@@ -263,6 +264,8 @@ def _pools(pooling: str | tuple[str, ...] | None) -> tuple[PoolKind, ...] | None
         return None
     if not isinstance(pooling, (str, tuple, list)) or not pooling:
         raise InputError(f"pooling is {pooling!r}; the name of a kind, or several in a tuple, is accepted.")
+    if pooling == OWN or tuple(pooling) == (OWN,):
+        return ()
     return tuple(pool_kind(name) for name in ([pooling] if isinstance(pooling, str) else pooling))
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from headrace.backends.interface import Backend, Executable
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
-from headrace.runtime import batching, packing
+from headrace.runtime import batching, packing, stacking
 from headrace.runtime.answers import require_finite
+from headrace.runtime.arrays import Given
 from headrace.runtime.batching import Step
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
@@ -22,7 +23,8 @@ from headrace.runtime.text.tokens import Encoded
 from headrace.tasks import answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BATCHERS = {Layout.PADDED: batching, Layout.PACKED: packing}
+BATCHERS: dict[Layout, Any] = {Layout.PADDED: batching, Layout.PACKED: packing}
+Request = Encoded | Given
 AHEAD = 4  # steps that the target is given before the first is read back
 NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
 
@@ -101,13 +103,13 @@ class Engine:
         pooling = self.program.pooling
         if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
             warnings.warn(
-                f"Pooling is {', '.join(pooling.kinds)} ({pooling.why}). Pass pooling= to choose.",
+                f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.",
                 HeadraceWarning,
                 stacklevel=5,
             )
 
     def run(
-        self, task: str, requests: Sequence[Encoded], batch_size: int | None = None, progress: bool | None = None
+        self, task: str, requests: Sequence[Request], batch_size: int | None = None, progress: bool | None = None
     ) -> list[Array]:
         """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
 
@@ -117,19 +119,19 @@ class Engine:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        lengths = [len(request.ids) for request in requests]
+        lengths = [request.length for request in requests]
         results: list[Array] = [np.empty(0)] * len(requests)
-        with bar(f"{task}: texts", len(requests), progress) as shown:
+        with bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", len(requests), progress) as shown:
             for step, output in self._steps(lane, requests, lengths, batch_size):
                 self._keep(lane, step, lengths, output, results)
                 shown.advance(len(step.requests))
         return results
 
     def _steps(
-        self, lane: Lane, requests: Sequence[Encoded], lengths: Sequence[int], batch_size: int | None
+        self, lane: Lane, requests: Sequence[Request], lengths: Sequence[int], batch_size: int | None
     ) -> Iterator[tuple[Step, Array]]:
         """Every step and its output on the host. The target works some steps ahead of what is read back."""
-        batcher = BATCHERS[lane.program.layout]
+        batcher = _batcher(lane.program)
         steps = batcher.plan(
             lengths,
             lane.program,
@@ -150,8 +152,13 @@ class Engine:
     def _keep(self, lane: Lane, step: Step, lengths: Sequence[int], output: Array, results: list[Array]) -> None:
         per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
         finite = bool(np.isfinite(output).all())
-        answers = BATCHERS[lane.program.layout].rows(step, lengths, output, per_token)
+        answers = _batcher(lane.program).rows(step, lengths, output, per_token)
         for request, answer in zip(step.requests, answers, strict=True):
             if not finite:  # it may be padding's alone
                 require_finite(answer, f"The answer to request {request}", self.program.dtype)
             results[request] = answer.copy()
+
+
+def _batcher(program: Program) -> Any:
+    """What plans a program's steps, makes their inputs and reads their outputs."""
+    return stacking if program.arrays else BATCHERS[program.layout]

@@ -16,10 +16,11 @@ from headrace.errors import HeadraceWarning, InputError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime import answers
 from headrace.runtime.answers import Aggregation, Classification, Entity
+from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine import NOT_YET, Array, Engine, Lane
 from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
-from headrace.runtime.text.tokens import Texts, check_ids
+from headrace.runtime.text.tokens import Texts
 from headrace.tasks import Tasks, select
 
 Pair = tuple[str, str]
@@ -67,7 +68,11 @@ class CompiledModel:
         self.task, warning = select(program, task)
         if warning:
             warnings.warn(warning, HeadraceWarning, stacklevel=4)
-        self._texts = Texts(tokenizer, program, max_length, token_budget)
+        self._reader: Texts | Arrays = (
+            Arrays(program, max_length, token_budget)
+            if program.arrays
+            else Texts(tokenizer, program, max_length, token_budget)
+        )
         self.max_length, self._side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes)
 
@@ -152,7 +157,7 @@ class CompiledModel:
         Returns:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
         """
-        encoded = check_ids(self.program, token_ids, token_type_ids, self._texts.bound())
+        encoded = self._reader.raw(token_ids, token_type_ids)
         return self.engine.run(task or self._default(), encoded, progress=False)
 
     def _default(self) -> Task:
@@ -179,7 +184,9 @@ class CompiledModel:
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
         """
-        return self._embedded(_listed(texts), 0, normalize, dimensions, prompt, truncate, batch_size, progress)
+        return self._embedded(
+            self._reader.listed(texts), 0, normalize, dimensions, prompt, truncate, batch_size, progress
+        )
 
     def _embedded(
         self,
@@ -196,7 +203,7 @@ class CompiledModel:
         width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
         if dimensions is not None and (not isinstance(dimensions, int) or not 0 < dimensions <= width):
             raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
-        encoded = self._texts.encode(texts, truncate=truncate, prompt=prompt, first=first)
+        encoded = self._reader.encode(texts, truncate=truncate, prompt=prompt, first=first)
         rows = self.engine.run(Task.EMBED, encoded, batch_size, progress)
         vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
         vectors = vectors[:, :dimensions]
@@ -216,7 +223,7 @@ class CompiledModel:
     ) -> list[Array]:  # fmt: skip
         """One vector a token, special tokens included: float32 [t, d] a text."""
         self.engine.lane(Task.TOKEN_EMBED, progress)
-        encoded = self._texts.encode(_listed(texts), truncate=truncate, prompt=prompt)
+        encoded = self._reader.encode(self._reader.listed(texts), truncate=truncate, prompt=prompt)
         return self.engine.run(Task.TOKEN_EMBED, encoded, batch_size, progress)
 
     def classify(
@@ -224,14 +231,14 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Classification]:  # fmt: skip
         """The best label of each text or pair of texts, with every label's score."""
-        return self._classified(Task.CLASSIFY, _listed(texts), truncate, batch_size, progress)
+        return self._classified(Task.CLASSIFY, self._reader.listed(texts), truncate, batch_size, progress)
 
     def score(
         self, pairs: Pair | Iterable[Pair], *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label."""
-        listed = _listed(pairs)
+        listed = self._reader.listed(pairs)
         if single := next((one for one in listed if not isinstance(one, (tuple, list)) or len(one) != 2), None):
             raise InputError(f"score takes pairs of texts, as tuples of two; met {single!r:.80}.")
         found = self._classified(Task.SCORE, listed, truncate, batch_size, progress)
@@ -248,7 +255,7 @@ class CompiledModel:
         self.engine.lane(task, progress)
         assert self.program.labels is not None
         pairs = bool(texts) and isinstance(texts[0], (tuple, list))
-        encoded = self._texts.encode(texts, truncate=truncate, pairs=pairs)
+        encoded = self._reader.encode(texts, truncate=truncate, pairs=pairs)
         rows = self.engine.run(task, encoded, batch_size, progress)
         return [answers.classification(row, self.program.labels) for row in rows]
 
@@ -259,11 +266,11 @@ class CompiledModel:
         """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
         if aggregation not in answers.AGGREGATIONS:
             raise InputError(f"aggregation is {aggregation!r}; choose from {', '.join(answers.AGGREGATIONS)}.")
-        listed = _listed(texts)
+        listed = self._reader.listed(texts)
         self.engine.lane(Task.TOKEN_CLASSIFY, progress)
         labels = self.program.labels
         assert labels is not None
-        encoded = self._texts.encode(listed, truncate=truncate, offsets=True)
+        encoded = self._texts().encode(listed, truncate=truncate, offsets=True)
         rows = self.engine.run(Task.TOKEN_CLASSIFY, encoded, batch_size, progress)
         answered = zip(rows, listed, encoded, strict=True)
         return [answers.entities(row, labels, text, request, aggregation) for row, text, request in answered]
@@ -273,21 +280,19 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[list[list[Fill]]]:  # fmt: skip
         """For each text and each mask token in it, the likeliest tokens."""
-        listed = _listed(texts)
+        listed = self._reader.listed(texts)
         self.engine.lane(Task.FILL_MASK, progress)
-        encoded = self._texts.encode(listed, truncate=truncate)
+        encoded = self._texts().encode(listed, truncate=truncate)
         rows = self.engine.run(Task.FILL_MASK, encoded, batch_size, progress)
         return [fills(row, request, self.tokenizer, top) for row, request in zip(rows, encoded, strict=True)]
+
+    def _texts(self) -> Texts:
+        """The reader of texts, for answers that are parts of a text."""
+        if isinstance(self._reader, Arrays):
+            raise self._reader.no_text()
+        return self._reader
 
     @staticmethod
     def similarity(a: Array, b: Array) -> Array:
         """Cosine of every row of `a` [n, d] with every row of `b` [m, d]: [n, m]."""
         return answers.similarity(a, b)
-
-
-def _listed(texts: Any) -> list[Any]:
-    """One text or pair, or many, as a list. What is in it is checked where it is tokenised."""
-    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        return [texts]
-    one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
-    return [texts] if one_pair else list(texts)

@@ -37,6 +37,24 @@ LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
 MODERN = {"global_attn_every_n_layers": 2, "num_hidden_layers": 3, "cls_token_id": BOS, "sep_token_id": EOS}
 GEMMA3 = decoder(sliding_window=4, query_pre_attn_scalar=8, **LAYERS)
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+PATCHES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "image_size": 24,
+    "patch_size": 8,
+}
+# 40 samples make the first row, 20 more the next.
+WAVES = encoder(
+    num_conv_pos_embeddings=4,
+    num_conv_pos_embedding_groups=2,
+    conv_dim=(16, 16, 16),
+    conv_kernel=(10, 3, 3),
+    conv_stride=(5, 2, 2),
+    num_feat_extract_layers=3,
+    classifier_proj_size=16,
+)
 SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
 
 MAMBA2 = {
@@ -191,6 +209,38 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "convbert": ("ConvBertConfig", encoder(embedding_size=32, conv_kernel_size=3)),
+    # These read arrays in place of token ids.
+    "vit": ("ViTConfig", PATCHES),
+    "dinov2": ("Dinov2Config", PATCHES),
+    "deit": ("DeiTConfig", PATCHES),
+    "beit": ("BeitConfig", PATCHES),
+    "clip-vision": ("CLIPVisionConfig", PATCHES | {"projection_dim": 16}),
+    "siglip-vision": ("SiglipVisionConfig", PATCHES),
+    "siglip-text": ("SiglipTextConfig", encoder()),
+    "clip": ("CLIPConfig", {"text_config": encoder(), "vision_config": PATCHES, "projection_dim": 16}),
+    "siglip": ("SiglipConfig", {"text_config": encoder(), "vision_config": PATCHES}),
+    "wav2vec2": ("Wav2Vec2Config", WAVES),
+    "wav2vec2-layer-norm": ("Wav2Vec2Config", WAVES | {"feat_extract_norm": "layer", "do_stable_layer_norm": True}),
+    "hubert": ("HubertConfig", WAVES),
+    "whisper": (
+        "WhisperConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 64,
+            "num_mel_bins": 8,
+            "max_source_positions": 10,
+            "max_target_positions": 32,
+            "classifier_proj_size": 16,
+            "decoder_start_token_id": EOS,
+            **SPECIAL,
+        },
+    ),
     # No attention at all: a Fourier transform over the sequence, padding and all.
     "fnet": ("FNetConfig", encoder(tpu_short_seq_length=64)),
 }
@@ -271,3 +321,10 @@ def outputs_of(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
 def rows_of(program: Any, ids: Any, mask: Any = None) -> Any:
     """The hidden rows of the graph [batch, length, width]."""
     return outputs_of(program, ids, mask)["hidden"]
+
+
+def arrays(program: Any, count: int = 1, rows: int = 7, seed: int = 0) -> list[Any]:
+    """That many random requests, without a batch axis, for a program that reads arrays."""
+    from headrace.samples import draw
+
+    return [draw(program.arrays[0], 1, rows, seed=1000 * seed + number)[0].numpy() for number in range(count)]

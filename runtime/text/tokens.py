@@ -34,6 +34,11 @@ class Encoded:
     types: NDArray[np.int64] | None = None
     spans: Spans | None = None
 
+    @property
+    def length(self) -> int:
+        """How many tokens it has."""
+        return len(self.ids)
+
     def only(self, places: list[int]) -> Encoded:
         """The request with those of its tokens alone."""
         types = None if self.types is None else self.types[places]
@@ -42,6 +47,8 @@ class Encoded:
 
 class Texts:
     """A model's tokenizer under the model's rules; built once a model, used from any thread."""
+
+    noun = "texts"
 
     def __init__(
         self, tokenizer: Any, program: Program, max_length: int | None = None, token_budget: int | None = None
@@ -68,9 +75,16 @@ class Texts:
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
 
-    def bound(self) -> Bound:
-        """The longest accepted request and what sets it."""
-        return self._bound
+    def listed(self, texts: Any) -> list[Any]:
+        """One text or pair, or many, as a list. What is in it is checked where it is tokenised."""
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            return [texts]
+        one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
+        return [texts] if one_pair else list(texts)
+
+    def raw(self, token_ids: Iterable[Any], token_type_ids: Iterable[Any] | None) -> list[Encoded]:
+        """The requests of a call on token ids; see `check_ids`."""
+        return check_ids(self._program, token_ids, token_type_ids, self._bound)
 
     def encode(
         self,

@@ -21,32 +21,48 @@ def prompts(longest: int, vocabulary: int, seed: int = 0) -> list[list[int]]:
     return [torch.randint(3, vocabulary, (n,), generator=generator).tolist() for n in lengths]
 
 
-def answers(model: Any, requests: Sequence[Sequence[int]], read: Callable[[Any], Any], dtype: Any) -> list[Array]:
-    """`read` of the model's output for each request alone."""
+def token_inputs(ids: Sequence[int], dtype: Any) -> dict[str, Any]:
+    """Every input given, as a batch of one: no padding, no packing."""
+    return {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+
+
+def array_inputs(name: str) -> Callable[[Any, Any], dict[str, Any]]:
+    """The one input of a model that reads arrays, as a batch of one."""
+    return lambda values, dtype: {name: torch.from_numpy(values)[None].to(dtype)}
+
+
+def answers(
+    model: Any,
+    requests: Sequence[Any],
+    read: Callable[[Any], Any],
+    dtype: Any,
+    feed: Callable[[Any, Any], dict[str, Any]] = token_inputs,
+) -> list[Array]:
+    """`read` of the model's output for each request alone, which `feed` turns into its inputs."""
     model = copy.deepcopy(model).to(dtype)
     for config in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
     with torch.no_grad():
-        # Every input given, as a batch of one: no padding, no packing.
-        outputs = [
-            model(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long))
-            for ids in requests
-        ]
+        outputs = [model(**feed(request, dtype)) for request in requests]
     return [read(output)[0].double().numpy() for output in outputs]
 
 
 def require_close(
-    got: Sequence[Array], model: Any, requests: Sequence[Sequence[int]], read: Callable[[Any], Any]
+    got: Sequence[Array],
+    model: Any,
+    requests: Sequence[Any],
+    read: Callable[[Any], Any],
+    feed: Callable[[Any, Any], dict[str, Any]] = token_inputs,
 ) -> None:
     """Raw logits and rows: within max(1e-5, 4 x the float32 oracle's own distance from float64)."""
-    wanted = answers(model, requests, read, torch.float32)
-    exact = answers(model, requests, read, torch.float64)
+    wanted = answers(model, requests, read, torch.float32, feed)
+    exact = answers(model, requests, read, torch.float64, feed)
     for i, (mine, theirs, best) in enumerate(zip(got, wanted, exact, strict=True)):
         bound = max(LEAST, OF_OWN * float(np.abs(theirs - best).max()))
         assert mine.shape == theirs.shape, (i, mine.shape, theirs.shape)
         worst = float(np.abs(mine - theirs).max())
-        assert worst <= bound, f"request {i} of {len(requests[i])} tokens differs by {worst:.2e}, allowed {bound:.2e}"
+        assert worst <= bound, f"request {i} of {len(requests[i])} parts differs by {worst:.2e}, allowed {bound:.2e}"
 
 
 def require_same_direction(got: Sequence[Array], wanted: Sequence[Array]) -> None:

@@ -1,0 +1,143 @@
+"""Arrays to requests: which are accepted by a model that reads pixels, samples or features in place of text.
+
+Headrace decodes no image, reads no sound file and resamples nothing: a model's own processor does that.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InputError, InputTooLongError
+from headrace.ir import Axis, Input, Program
+from headrace.text import axes_text
+
+# The transformers class that makes each input of files.
+PROCESSORS = {"pixel_values": "AutoImageProcessor"}
+OTHER_PROCESSOR = "AutoFeatureExtractor"
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """One request: float32 values without a batch axis; `length` is its free axis' size, else how many rows it makes.
+
+    Requests of one length can go together.
+    """
+
+    values: NDArray[np.float32]
+    length: int
+
+
+class Arrays:
+    """What a model's array input accepts."""
+
+    noun = "arrays"
+
+    def __init__(self, program: Program, max_length: int | None = None, token_budget: int | None = None) -> None:
+        """Read the shape off the program.
+
+        Raises:
+            InputError: a limit in tokens, or a budget that no request fits.
+        """
+        (self._input,) = program.arrays
+        self._axes = self._input.axes[1:]
+        self._free = free_axis(self._input)
+        self._rows, self._budget = program.rows, token_budget
+        if max_length is not None:
+            raise InputError(f"max_length counts tokens, but the model reads {self._described()}. Leave it out.")
+        if token_budget is not None and (not isinstance(token_budget, int) or token_budget < (program.rows or 1)):
+            least = f"one request makes {program.rows} rows" if program.rows else "an int of 1 and above is accepted"
+            raise InputError(f"token_budget is {token_budget!r}, the rows in one step at most; {least}.")
+
+    def listed(self, given: Any) -> list[Any]:
+        """One array or many as a list: an array of the input's own rank is one, of one more a batch of them."""
+        if hasattr(given, "__array__"):
+            array = np.asarray(given)
+            return list(array) if array.ndim == len(self._axes) + 1 else [array]
+        if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+            return [given]
+        return list(given)
+
+    def encode(
+        self,
+        given: Iterable[Any],
+        *,
+        truncate: bool | None = None,
+        pairs: bool = False,
+        prompt: str | None = None,
+        first: int = 0,
+    ) -> list[Given]:
+        """Check each array. The options are those of texts; none of them has a meaning here.
+
+        Raises:
+            InputError: something that is no array of the model's shape, or an option of texts.
+            InputTooLongError: an array of more rows than the token budget.
+        """
+        if truncate is not None or prompt is not None:
+            raise InputError(f"truncate and prompt are for texts; the model reads {self._described()}. Leave them out.")
+        return [self._checked(one, number) for number, one in enumerate(given, first)]
+
+    def no_text(self) -> InputError:
+        """The refusal of a task that answers with parts of a text."""
+        return InputError(
+            f"The task answers with parts of a text, but the model reads {self._described()}. Call the model itself on "
+            "them: model(arrays) gives the logits of every row."
+        )
+
+    def raw(self, given: Any, types: Any) -> list[Given]:
+        """The requests of a call on the model itself."""
+        if types is not None:
+            raise InputError(f"The model reads {self._described()} and takes no token_type_ids. Leave them out.")
+        return self.encode(self.listed(given))
+
+    def _checked(self, one: Any, number: int) -> Given:
+        if isinstance(one, (str, bytes, Mapping)):
+            raise self._refusal(f"Request {number} is {reprlib.repr(one)}")
+        try:
+            values = np.asarray(one)
+        except (TypeError, ValueError):
+            raise self._refusal(f"Request {number} is {reprlib.repr(one)}") from None
+        if values.dtype.kind != "f":
+            raise self._refusal(f"Request {number} holds {values.dtype} values")
+        if len(values.shape) != len(self._axes) or any(
+            axis.size not in (None, size) or size < axis.least
+            for axis, size in zip(self._axes, values.shape, strict=True)
+        ):
+            raise self._refusal(f"Request {number} has the shape {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise InputError(f"Request {number} holds NaN or infinite values; finite ones are accepted.")
+        return Given(np.ascontiguousarray(values, np.float32), self._length(values, number))
+
+    def _length(self, values: NDArray[Any], number: int) -> int:
+        if self._free is None:
+            assert self._rows is not None
+            return self._rows
+        size = int(values.shape[self._axes.index(self._free)])
+        if self._budget is not None and (rows := self._free.rows(size)) > self._budget:
+            raise InputTooLongError(
+                f"Request {number} makes {rows} rows; at most {self._budget} are accepted (token_budget="
+                f"{self._budget}). Split it."
+            )
+        return size
+
+    def _refusal(self, met: str) -> InputError:
+        name = self._input.name
+        maker = PROCESSORS.get(name, OTHER_PROCESSOR)
+        return InputError(
+            f"{met}; the model reads {self._described()}, one a request. Headrace decodes no files and resamples "
+            f"nothing: make the arrays with the model's own processor, transformers.{maker}, "
+            f'processor(..., return_tensors="np")["{name}"].'
+        )
+
+    def _described(self) -> str:
+        return f"{self._input.name}: floating-point arrays {axes_text(self._axes)}"
+
+
+def free_axis(given: Input) -> Axis | None:
+    """The axis but the batch's whose size each request brings."""
+    return next((axis for axis in given.axes[1:] if axis.size is None), None)

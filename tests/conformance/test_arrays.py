@@ -1,0 +1,58 @@
+"""Contract D for models that read arrays: each task against the oracle, alone and batched, on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conformance import oracle
+from tests.tiny import arrays
+
+
+def own(name: str) -> Callable[[Any], Any]:
+    return lambda output: getattr(output, name)
+
+
+MEAN = oracle.pooled("mean")
+CASES = [
+    ("vit", "AutoModel", "embed", own("pooler_output")),
+    ("vit", "AutoModelForImageClassification", "classify", oracle.logits),
+    ("dinov2", "AutoModel", "embed", own("pooler_output")),
+    ("dinov2", "AutoModelForImageClassification", "classify", oracle.logits),
+    ("deit", "DeiTForImageClassification", "classify", oracle.logits),
+    ("beit", "AutoModelForImageClassification", "classify", oracle.logits),
+    ("clip-vision", "CLIPVisionModelWithProjection", "embed", own("image_embeds")),
+    ("clip", "CLIPForImageClassification", "classify", oracle.logits),
+    ("siglip", "SiglipForImageClassification", "classify", oracle.logits),
+    ("whisper", "WhisperForAudioClassification", "classify", oracle.logits),
+]
+# The compiled graph is the same IR: one of each kind.
+COMPILED = {"vit", "clip-vision"}
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(*case, target, id=f"{case[0]}-{case[2]}-{target}")
+        for case in CASES
+        for target in ("reference", "cpu")
+        if target == "reference" or case[0] in COMPILED
+    ]
+
+
+@pytest.mark.parametrize(("name", "head", "task", "read", "backend"), cases())
+def test_task(
+    name: str, head: str, task: str, read: Callable[[Any], Any], backend: str, tiny: Any, compiled: Any
+) -> None:
+    """Eight requests at once and each alone equal the oracle (D1, D3)."""
+    model, eager = compiled(name, head, backend), tiny(name, head)
+    assert model.task == task
+    given = model.program.arrays[0]
+    requests = [array for rows in (5, 1, 30, 3, 17, 2, 1, 5) for array in arrays(model.program, 1, rows, seed=rows)]
+    feed = oracle.array_inputs(given.name)
+    oracle.require_close(model(requests), eager, requests, read, feed)
+    oracle.require_close([model([one])[0] for one in requests], eager, requests, read, feed)
+    for one, other in zip(model(requests), model(requests), strict=True):
+        np.testing.assert_array_equal(one, other)
