@@ -5,6 +5,7 @@
 #   make check        lint, types, tests: what CI runs
 #   make test-oldest  the tests with the oldest torch and transformers supported, in .venv-oldest
 #   make docs         write docs/pipeline.md anew
+#   make coverage     write docs/coverage.md and docs/coverage.json anew: every architecture, about half an hour
 #   make wheel        build dist/headrace-*.whl
 #
 # Other versions: make demo TORCH='torch==2.11.0'. Another Python: make demo PYTHON=python3.12.
@@ -24,7 +25,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 PY := $(VENV)/bin/python
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint check test-oldest docs wheel clean FORCE
+.PHONY: demo test lint check test-oldest docs coverage wheel clean FORCE
 
 demo: $(VENV)/.headrace-demo
 	$(VENV)/bin/headrace demo
@@ -44,6 +45,9 @@ test-oldest:
 
 docs: $(VENV)/.headrace-dev
 	$(PY) docs/make_pipeline.py
+
+coverage: $(VENV)/.headrace-dev
+	$(PY) -m docs.make_coverage --jobs $(JOBS)
 
 wheel: $(VENV)/.headrace-dev
 	$(PY) -m build --wheel

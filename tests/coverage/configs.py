@@ -18,6 +18,7 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 VOCABULARY, LENGTH = 96, 160
+LARGEST = 5_000_000  # parameters; a model that stays larger was not made small
 HEADS = {
     "AutoModel": modeling_auto.MODEL_MAPPING_NAMES,
     "AutoModelForMaskedLM": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -59,9 +60,12 @@ OTHER_PARTS = ("vision", "audio", "codec", "acoustic", "speech", "hifigan", "dep
 LATENT: dict[str, Any] = {"num_key_value_heads": 4}  # latent attention has a key head for every query head
 THREE_AXES: dict[str, Any] = {"mrope_section": [2, 1, 1], "rope_type": "default", "rope_theta": 10000.0}
 STATE: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_expand": 2}
-# Sizes that must agree with one another, and switches without which a model takes no plain text.
+GEMMA_HALF: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+                              "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "sliding_window": 6,
+                              "query_pre_attn_scalar": 8, "max_position_embeddings": 160}  # fmt: skip
+# Sizes that must agree with one another, and switches without which a model takes no plain text; `...` leaves out.
 AGREEING: dict[str, dict[str, Any]] = {
-    "bamba": STATE | {"attn_layer_indices": [1]},
+    "bamba": STATE | {"attn_layer_indices": [1], "layer_types": ..., "num_hidden_layers": 2},
     "bigbird_pegasus": {"attention_type": "original_full"},
     "big_bird": {"attention_type": "original_full"},
     "codegen": {"rotary_dim": 4},
@@ -70,10 +74,11 @@ AGREEING: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
                    "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0},
     "dory": {"num_key_value_heads": 4},
-    "dots1": {"n_shared_experts": 1},
-    "esm": {"position_embedding_type": "rotary", "mask_token_id": 5},
+    "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4,
+              "head_dim": 8},
+    "esm": {"position_embedding_type": "rotary", "mask_token_id": 5, "vocab_size": 96, "pad_token_id": 1},
     "esmc": LATENT,
-    "falcon_h1": STATE | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "num_hidden_layers": 2},
+    "falcon_h1": STATE | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "num_hidden_layers": 2, "layer_types": ...},
     "falcon_mamba": {"num_hidden_layers": 2},
     "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
     "gemma3n_text": {"num_kv_shared_layers": 0},
@@ -87,7 +92,7 @@ AGREEING: dict[str, dict[str, Any]] = {
                                  "num_local_experts": 0},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
-    "hunyuan_vl_text": {"head_dim": 8},
+    "hunyuan_vl_text": {"head_dim": 8, "num_key_value_heads": 2},
     "hy_v4_vl_text": {"rope_parameters": THREE_AXES},
     "jamba": {"num_hidden_layers": 2, "attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_period": 2,
               "expert_layer_offset": 1, "use_mamba_kernels": False},
@@ -98,24 +103,33 @@ AGREEING: dict[str, dict[str, Any]] = {
     "mamba": {"num_hidden_layers": 2},
     "mamba2": {"num_hidden_layers": 2, "num_heads": 8, "head_dim": 8, "n_groups": 1, "expand": 2},
     "ministral": {"head_dim": 8},
-    "mistral4": {"num_key_value_heads": 4, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8},
+    "mistral4": {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": ..., "qk_head_dim": ...},
     "mpt": {"max_seq_len": 160},
-    "nemotron": {"head_dim": 8},
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
     "qwen2_5_vl_text": {"rope_parameters": THREE_AXES},
     "qwen2_vl_text": {"rope_parameters": THREE_AXES},
-    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 6},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 6,
+                        "block_types": ["recurrent", "attention"]},
     "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [10, 16], "attn_layers": ["local", "local"],
                  "attention_head_size": 8, "is_decoder": False, "local_attn_chunk_length": 8, "feed_forward_size": 64},
     "roc_bert": {"pronunciation_vocab_size": 96, "pronunciation_embed_dim": 8, "shape_vocab_size": 96,
                  "shape_embed_dim": 8},
     "xlm": {"emb_dim": 32},
-    "xlstm": {"num_hidden_layers": 2, "qk_dim_factor": 0.5, "head_dim": None},
+    "xlstm": {"num_hidden_layers": 2, "head_dim": ..., "chunk_size": 16},
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
-    "zamba": {"num_hidden_layers": 6, "attn_layer_offset": 1, "attn_layer_period": 3, "n_mamba_heads": 2},
+    "zamba": {"num_hidden_layers": 6, "attn_layer_offset": 1, "attn_layer_period": 3, "n_mamba_heads": 2,
+              "layer_types": ..., "attention_head_dim": 16, "attention_hidden_size": 64},
     "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "n_mamba_heads": 8,
                "mamba_ngroups": 1, "mamba_expand": 2, "num_mem_blocks": 1, "use_mem_rope": True, "adapter_rank": 8,
-               "attention_head_dim": 16},
+               "attention_head_dim": 16, "attention_hidden_size": 64, "layer_types": ..., "num_key_value_heads": 4},
     "zaya": {"num_experts_per_tok": 1},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+             "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4}},
+    "axk1": {"n_group": 1, "topk_group": 1},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "t5": {"decoder_start_token_id": 1},
+    "glm5_next_text": {"num_key_value_heads": 4, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
+    "t5gemma": {"encoder": GEMMA_HALF, "decoder": GEMMA_HALF | {"is_decoder": True, "cross_attention_hidden_size": 32}},
 }  # fmt: skip
 
 
@@ -154,29 +168,22 @@ def tiny_config(model_type: str) -> PretrainedConfig:
     """The configuration with every size made small, and each kind of layer that its default has once."""
     kind = CONFIG_MAPPING[model_type]
     given = _shrunk(kind()) | AGREEING.get(model_type, {})
-    return kind(**given)
+    return kind(**{name: value for name, value in given.items() if value is not ...})
 
 
 def _shrunk(default: PretrainedConfig) -> dict[str, Any]:
-    known = set(default.to_dict()) | set(getattr(default, "attribute_map", {}))
-    sizes = {name: size for size, names in SIZES for name in names if name in known and _is_set(default, name)}
-    if "kv_lora_rank" in sizes:
-        sizes |= {name: 4 for name in ("num_key_value_heads",) if name in sizes}
-    given: dict[str, Any] = sizes | {name: value for name, value in SPECIAL.items() if name in known}
-    layers = getattr(default, "layer_types", None)
-    if layers and not isinstance(getattr(type(default), "layer_types", None), property):
+    values = default.to_dict()
+    # A switch set to None or 0 stays off.
+    given: dict[str, Any] = {name: size for size, names in SIZES for name in names if values.get(name)}
+    if "kv_lora_rank" in given and "num_key_value_heads" in given:
+        given |= LATENT
+    given |= {name: value for name, value in SPECIAL.items() if name in values}
+    layers = values.get("layer_types")
+    if layers:
         kept = list(dict.fromkeys(layers))
         kept = kept if len(kept) > 1 else kept * 2
         given |= {"layer_types": kept, "num_hidden_layers": len(kept)}
     return given
-
-
-def _is_set(default: PretrainedConfig, name: str) -> bool:
-    """A switch set to None or 0 stays off; what varies by layer is set for all."""
-    try:
-        return bool(getattr(default, name, None))
-    except AttributeError as error:
-        return "per-layer" in str(error)
 
 
 def tiny_model(model_type: str, head: str) -> nn.Module:
@@ -185,3 +192,25 @@ def tiny_model(model_type: str, head: str) -> nn.Module:
     kind = getattr(transformers, head)
     built: nn.Module = kind.from_config(tiny_config(model_type)).eval()
     return built
+
+
+def require_runs(model: nn.Module) -> None:
+    """Run the model once on text, or on the arrays that it reads; raises what it raises.
+
+    Raises:
+        ValueError: it is not small.
+    """
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count > LARGEST:
+        raise ValueError(f"{count} parameters: the configuration did not make it small")
+    names = inspect.signature(model.forward).parameters
+    if "input_ids" not in names:
+        return  # what else it reads is the frontend's to say
+    ids = torch.arange(22).reshape(2, 11) % (VOCABULARY - 3) + 3
+    ids[:, -1] = SPECIAL["eos_token_id"]  # which some heads look for
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :5]}
+    with torch.no_grad():
+        try:
+            model(**{name: value for name, value in given.items() if name in names and name != "decoder_input_ids"})
+        except ValueError:  # an encoder-decoder that does not make the decoder's ids of the text
+            model(**{name: value for name, value in given.items() if name in names})

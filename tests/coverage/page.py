@@ -1,0 +1,138 @@
+"""docs/coverage.md: the rows as a page that a person reads, worst news first."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+Record = dict[str, Any]
+WITHIN, REFUSED, UNPROVEN, WRONG, BROKEN, UNBUILT = "served", "refused", "unproven", "differs", "broken", "not built"
+EXPLAINED = {
+    WITHIN: "typed, every attention proven by the probe, and within contract D1 of the eager float32 model",
+    REFUSED: "refused with a reason",
+    UNPROVEN: "served, but the probe could not prove an attention",
+    WRONG: "differs from the eager model by more than contract D1 allows",
+    BROKEN: "failed in a way that is no refusal",
+}
+
+
+INTRODUCTION = """\
+Every text architecture of transformers that a tiny configuration builds and that runs on token ids alone is here, under
+each of the auto classes AutoModel, MaskedLM, CausalLM, SequenceClassification, TokenClassification and Seq2SeqLM that
+knows it; then variants that a flag makes, and image and audio models. Weights are random. Each row was traced, typed,
+probed, and run at the shapes (1, 1), (1, 7), (3, 11) and (2, 64), padded on either side, against the eager Hugging Face
+model in float32 on each text alone. *Worst* is the largest difference of any output, *allowed* what contract D1 allows
+there: max(1e-5, 4 x the eager model's own distance from float64).
+"""
+
+
+def status(record: Record) -> str:
+    """Which of the statuses a row has."""
+    if record["unbuilt"]:
+        return UNBUILT
+    if record["broken"]:
+        return BROKEN
+    if record["refused"]:
+        return REFUSED
+    if record["within"]:
+        return WITHIN
+    return WRONG if record["verified"] else UNPROVEN
+
+
+def summary(records: list[Record]) -> str:
+    """One sentence: how many of how many."""
+    built = [record for record in records if status(record) != UNBUILT]
+    architectures = {record["architecture"] for record in built}
+    served = sum(status(record) == WITHIN for record in built)
+    share = 100 * served / max(1, len(built))
+    return f"{served} of {len(built)} rows ({share:.1f}%) of {len(architectures)} architectures are served."
+
+
+def document(records: list[Record], versions: str) -> str:
+    """The whole page."""
+    return "\n".join(_lines(records, versions)) + "\n"
+
+
+def _lines(records: list[Record], versions: str) -> Iterator[str]:
+    yield "# Coverage"
+    yield ""
+    yield f"Written by `docs/make_coverage.py` (`make coverage`) with {versions}; do not edit. {summary(records)}"
+    yield ""
+    yield INTRODUCTION
+    counts = Counter(map(status, records))
+    for name, meaning in EXPLAINED.items():
+        yield f"- **{counts[name]} {name}**: {meaning}."
+    yield f"- {counts[UNBUILT]} not counted: transformers itself could not build or run them small (listed at the end)."
+    yield ""
+    yield from _table(records)
+    yield from _reasons(records)
+    yield from _unbuilt(records)
+
+
+def _table(records: list[Record]) -> Iterator[str]:
+    yield "| architecture | head | status | types by call | state | worst | allowed | packed | cached | s |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for record in records:
+        if status(record) == UNBUILT:
+            continue
+        worst, allowed = (_number(record[name]) for name in ("worst_difference", "allowed"))
+        cells = (
+            record["architecture"],
+            record["head"].removeprefix("AutoModelFor").replace("AutoModel", "none"),
+            status(record),
+            _types(record["types"]),
+            (record["route"] or "").removesuffix("State"),
+            worst,
+            allowed,
+            *("yes" if record[name] is True else "no" if record[name] else "" for name in ("packed", "cached")),
+            str(record["seconds"]),
+        )
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def _types(types: list[str]) -> str:
+    runs = [(name, len(list(run))) for name, run in groupby(types)]
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
+
+
+def _reasons(records: list[Record]) -> Iterator[str]:
+    """Every reason once, with the rows that it holds for."""
+    for field, heading in (
+        ("refused", "Refused, and why"),
+        ("broken", "Broken"),
+        ("packed", "Why a row is not packed"),
+        ("cached", "Why keys and values are not cached"),
+    ):
+        rows = defaultdict(list)
+        for record in records:
+            if isinstance(record[field], str):
+                rows[record[field]].append(f"{record['architecture']} {record['head'].removeprefix('Auto')}")
+        if rows:
+            yield f"## {heading}"
+            yield ""
+        for reason, names in sorted(rows.items(), key=lambda item: -len(item[1])):
+            yield f"- {_one_line(reason)} ({len(names)}: {', '.join(names[:6])}{', ...' if len(names) > 6 else ''})"
+        if rows:
+            yield ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _unbuilt(records: list[Record]) -> Iterator[str]:
+    rows = [record for record in records if status(record) == UNBUILT]
+    if not rows:
+        return
+    yield "## Not built"
+    yield ""
+    for record in rows:
+        yield f"- {record['architecture']} {record['head'].removeprefix('Auto')}: {_one_line(record['unbuilt'])}"
+    yield ""

@@ -1,0 +1,50 @@
+"""What a process of `make coverage` does: build one model, measure its row."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import warnings
+from typing import Any
+
+import torch
+
+from tests.coverage.configs import require_runs, tiny_model
+from tests.coverage.named import NAMED
+from tests.coverage.rows import Row, measure
+
+# A row that takes longer is a fact about it: nobody waits for a compile of a tiny model.
+SECONDS = 240
+
+
+def quiet() -> None:
+    """One thread a process, and no word of what transformers thinks of a random model."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.ERROR)
+
+
+def row_of(architecture: str, head: str) -> dict[str, Any]:
+    """The record of one architecture under one head; `unbuilt` says why where transformers itself can't run it."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(SECONDS)
+    row = Row(architecture, head)
+    try:
+        model = NAMED[architecture].build() if architecture in NAMED else tiny_model(architecture, head)
+        require_runs(model)
+    except Exception as error:
+        return row.as_json() | {"unbuilt": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+    finally:
+        signal.alarm(0)
+    signal.alarm(SECONDS)
+    try:
+        return measure(row, model).as_json() | {"unbuilt": None}
+    except TimeoutError as error:
+        row.broken = str(error)
+        return row.as_json() | {"unbuilt": None}
+    finally:
+        signal.alarm(0)
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"nothing came of it in {SECONDS} s")
