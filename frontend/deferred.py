@@ -33,13 +33,17 @@ def broken_assertion(exported: ExportedProgram, longest: int | None, along: Axis
             continue
         values: dict[fx.Node, Any] = {}
         for node in asserted:
-            if not _value(node.args[0], (batch, length), values):
+            held = _value(node.args[0], (batch, length), values)
+            if held is not None and not held:
                 return f"{node.args[1]} (at a batch of {batch} and a length of {length})"
     return None
 
 
 def _value(node: Any, sizes: tuple[int, int], values: dict[fx.Node, Any]) -> Any:
-    """A number of the graph, computed from the sizes of the inputs alone; an assertion of anything else fails."""
+    """A number of the graph, computed from the sizes of the inputs alone; None where it depends on what they hold.
+
+    Of those an assertion is the model's own: its eager code would stop there too.
+    """
     if not isinstance(node, fx.Node):
         return node
     for inner in _pending(node, values):
