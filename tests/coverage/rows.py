@@ -14,16 +14,16 @@ from headrace import graphs
 from headrace.errors import HeadraceError
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.trace import trace
-from headrace.ir import PER_TOKEN_OUTPUTS, AttentionType, PaddingRule, PositionSource, Program, Task, Verdict
+from headrace.ir import AttentionType, PaddingRule, PositionSource, Program, Task, Verdict
 from headrace.lowering.packed import Pack
 from headrace.lowering.pipeline import analyse, prepare
+from tests.coverage.requests import Request, alone, answer, batch, request
 from tests.tiny import checkpoint, randomise
 
 SHAPES = ((1, 1), (1, 7), (3, 11), (2, 64))
 # Contract D1: a difference allowed to anybody, and the multiple of the eager model's own distance from float64.
 LEAST, OF_OWN = 1e-5, 4.0
 PROVEN = frozenset({Verdict.PROVEN, Verdict.PROVEN_SHRUNK})
-FIRST_ID = 3  # past the special ids
 
 
 @dataclass
@@ -126,15 +126,14 @@ def _worst(program: Program, behaviour: Behaviour) -> tuple[float, float]:
     double = copy.deepcopy(behaviour)
     double._served.double()
     found = [(0.0, LEAST)]
-    for batch, length in SHAPES:
+    for size, length in SHAPES:
         if length > (program.limits.length or length):
             continue
-        texts = [_text(program, max(1, length - 4 * row), row) for row in range(batch)]
-        alone = [behaviour.outputs(_padded(program, [text], len(text), left=False)) for text in texts]
-        exact = [double.outputs(_padded(program, [text], len(text), left=False)) for text in texts]
+        asked = [request(program, max(1, length - 4 * row), row) for row in range(size)]
+        wanted = [behaviour.outputs(alone(program, one)) for one in asked]
+        exact = [double.outputs(alone(program, one)) for one in asked]
         for left in (False, True):
-            got = _answers(program, texts, length, left)
-            for mine, theirs, best in zip(got, alone, exact, strict=True):
+            for mine, theirs, best in zip(_answers(program, asked, left), wanted, exact, strict=True):
                 found += [_compared(*three) for three in zip(mine, theirs, best, strict=True)]
     return max(found, key=lambda pair: pair[0] / pair[1])
 
@@ -145,36 +144,16 @@ def _compared(mine: Tensor, theirs: Tensor, best: Tensor) -> tuple[float, float]
     return (worst if worst == worst else torch.inf), max(LEAST, OF_OWN * own)
 
 
-def _text(program: Program, length: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(100 * length + seed)
-    return torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
-
-
-def _answers(program: Program, texts: list[Tensor], length: int, left: bool) -> list[tuple[Tensor, ...]]:
-    """Each text's outputs, run as the engine runs the program: in one padded batch, or alone where that is inexact.
+def _answers(program: Program, asked: list[Request], left: bool) -> list[tuple[Tensor, ...]]:
+    """Each request's outputs, run as the engine runs the program: in one padded batch, or alone where that is inexact.
 
     The engine pads on the right. On the left it could only be asked to where a position is an input.
     """
     counted = program.positions.source is PositionSource.GRAPH and program.positions.table is not None
     if program.padding is not PaddingRule.EXACT or (left and counted):
-        return [graphs.run(program.graph, _padded(program, [text], len(text), left))[0] for text in texts]
-    outputs, _ = graphs.run(program.graph, _padded(program, texts, length, left))
+        return [graphs.run(program.graph, alone(program, one))[0] for one in asked]
+    values, _ = graphs.run(program.graph, batch(program, asked, left))
     return [
-        tuple(_real(value[row], output.kind in PER_TOKEN_OUTPUTS, len(text), left)[None] for output, value in
-              zip(program.outputs, outputs, strict=True))
-        for row, text in enumerate(texts)
-    ]  # fmt: skip
-
-
-def _real(value: Tensor, per_token: bool, count: int, left: bool) -> Tensor:
-    return (value[-count:] if left else value[:count]) if per_token else value
-
-
-def _padded(program: Program, texts: list[Tensor], length: int, left: bool) -> dict[str, Tensor]:
-    ids, mask = torch.ones((len(texts), length), dtype=torch.long), torch.zeros((len(texts), length), dtype=torch.long)
-    for row, text in enumerate(texts):
-        place = slice(length - len(text), length) if left else slice(len(text))
-        ids[row, place], mask[row, place] = text, 1
-    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
-    named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
-    return {name: named[name] for name in program.input_names}
+        tuple(answer(output, value, row, one, left) for output, value in zip(program.outputs, values, strict=True))
+        for row, one in enumerate(asked)
+    ]

@@ -1,0 +1,71 @@
+"""What the rows of the coverage page are asked: texts (with targets, for encoder-decoders), alone and padded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.ir import PER_TOKEN_OUTPUTS, TARGET, Output, Program
+
+FIRST_ID = 3  # past the special ids
+
+
+@dataclass(frozen=True)
+class Request:
+    """Token ids of a text, and of the target that an encoder-decoder's decoder reads beside it."""
+
+    text: Tensor
+    target: Tensor
+
+
+def request(program: Program, length: int, seed: int) -> Request:
+    """A random text of that length, and a target two tokens shorter."""
+    generator = torch.Generator().manual_seed(100 * length + seed)
+    text = torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
+    if program.ending is not None:
+        text[-1] = program.ending
+    longest = (program.target_limits.length if program.target_limits else None) or length
+    target = torch.randint(FIRST_ID, program.vocabulary, (min(max(1, length - 2), longest),), generator=generator)
+    return Request(text, target)
+
+
+def alone(program: Program, asked: Request) -> dict[str, Tensor]:
+    """One request, unpadded."""
+    return batch(program, [asked], left=False)
+
+
+def batch(program: Program, asked: list[Request], left: bool) -> dict[str, Tensor]:
+    """The requests in one batch, texts padded on either side, targets always on the right."""
+    ids, mask = _padded([one.text for one in asked], left)
+    decoded, decoded_mask = _padded([one.target for one in asked], left=False)
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
+    named = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "position_ids": positions,
+        "token_type_ids": ids * 0,
+        "decoder_input_ids": decoded,
+        "decoder_attention_mask": decoded_mask,
+    }
+    return {name: named[name] for name in program.input_names}
+
+
+def _padded(rows: list[Tensor], left: bool) -> tuple[Tensor, Tensor]:
+    width = max(map(len, rows))
+    ids, mask = torch.ones((len(rows), width), dtype=torch.long), torch.zeros((len(rows), width), dtype=torch.long)
+    for number, row in enumerate(rows):
+        place = slice(width - len(row), width) if left else slice(len(row))
+        ids[number, place], mask[number, place] = row, 1
+    return ids, mask
+
+
+def answer(output: Output, value: Tensor, row: int, asked: Request, left: bool) -> Tensor:
+    """One request's part of an output of the batch, [1, ...], without the rows of its padding."""
+    if output.kind not in PER_TOKEN_OUTPUTS:
+        return value[row : row + 1]
+    if output.along == TARGET:
+        return value[row : row + 1, : len(asked.target)]
+    count = len(asked.text)
+    return value[row : row + 1, -count:] if left else value[row : row + 1, :count]
