@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace import recurrent_ops
+from headrace.backends import linear
+from headrace.backends.opaque import opaque
 from headrace.recurrent_ops import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, SELECTIVE_SCAN
 
 # Tokens a block. A scan's block is what stays in cache. In the others work grows with the block and calls fall; a
@@ -148,22 +150,16 @@ def _weighed(rows: Tensor, keys: Tensor, between: Tensor) -> Tensor:
     return torch.einsum("...ik,...jk,...ijk->...ij", rows, keys, between)
 
 
-def _opaque(name: str, schema: str, run: Callable[..., Tensor], shape: Callable[..., Tensor]) -> Any:
-    """Register a form in blocks as an operator, so that a compiled graph calls it whole."""
-    operator = torch.library.custom_op(f"headrace::{name}", run, mutates_args=(), schema=schema)
-    operator.register_fake(shape)
-    return getattr(torch.ops.headrace, name).default
-
-
 DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {
     CAUSAL_CONV1D: convolution_taps,
-    SELECTIVE_SCAN: _opaque(
+    SELECTIVE_SCAN: opaque(
         "selective_scan_blocks", recurrent_ops.SELECTIVE_SCHEMA, scan_blocks, recurrent_ops.selective_scan_shape
     ),
-    CHUNK_SCAN: _opaque(
+    CHUNK_SCAN: opaque(
         "chunk_scan_blocks", recurrent_ops.CHUNK_SCHEMA, chunk_scan_blocks, recurrent_ops.chunk_scan_shape
     ),
-    GATED_DELTA_RULE: _opaque(
+    GATED_DELTA_RULE: opaque(
         "gated_delta_rule_blocks", recurrent_ops.DELTA_SCHEMA, delta_blocks, recurrent_ops.gated_delta_rule_shape
     ),
+    **linear.DECOMPOSITIONS,
 }

@@ -6,6 +6,7 @@ While `capture` is active, every attention that a model sends through the interf
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ class Capture:
 
 # Where transformers keeps the chosen implementations, past the setters that check and warn.
 ATTENTION, EXPERTS = "_attn_implementation_internal", "_experts_implementation_internal"
+# What makes a model keep a state between runs: a cache for its caller, or one for itself on texts past a length.
+WHOLE = {"use_cache": False, "max_inference_chunksize": math.inf}
 
 _active: list[Capture] = []
 
@@ -72,7 +75,7 @@ def implementation(model: nn.Module, name: str) -> Iterator[None]:
     "eager", routed experts run eagerly too: their grouped products know no float64. No cache is kept, also where a
     wrapper's forward has no `use_cache` to say so.
     """
-    chosen = {ATTENTION: name, "use_cache": False} | ({EXPERTS: name} if name == "eager" else {})
+    chosen = {ATTENTION: name, **WHOLE} | ({EXPERTS: name} if name == "eager" else {})
     before = [
         (config, {key: getattr(config, key) for key in chosen if hasattr(config, key)}) for config in _configs(model)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,10 +10,10 @@ from torch import fx
 
 from headrace.errors import TraceError
 from headrace.ir import Program, RecurrentSpec
+from headrace.linear_ops import LINEAR_RECURRENCE, MLSTM, WKV
 from headrace.lowering.provenance import provenance
 from headrace.recurrent_ops import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, SELECTIVE_SCAN
 
-OPERATORS = frozenset({CAUSAL_CONV1D, SELECTIVE_SCAN, CHUNK_SCAN, GATED_DELTA_RULE})
 CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
 
 
@@ -23,14 +24,14 @@ def recurrent_specs(program: Program) -> tuple[RecurrentSpec, ...]:
         TraceError: the eager model called another number of recurrent functions than the graph has operators.
     """
     nodes = list(program.graph.graph.nodes)
-    if (count := sum(node.target in OPERATORS for node in nodes)) != program.recurrent_calls:
+    if (count := sum(node.target in STATES for node in nodes)) != program.recurrent_calls:
         raise TraceError(
             f"The eager model called {program.recurrent_calls} recurrent functions, but the graph has {count} "
             "recurrent nodes: the trace took another path than the model does."
         )
     given = [node for node in nodes if node.name in program.graph.graph_signature.user_inputs]
     sequence = given[0].meta["val"].shape[1]
-    found = [node for node in nodes if node.target in OPERATORS or _convolves(node, sequence)]
+    found = [node for node in nodes if node.target in STATES or _convolves(node, sequence)]
     return tuple(_spec(node, order) for order, node in enumerate(found))
 
 
@@ -55,11 +56,16 @@ def _spec(node: fx.Node, order: int) -> RecurrentSpec:
 def _state(node: fx.Node) -> tuple[int, ...]:
     """The sizes of what one sequence leaves behind, by the operator's definition."""
     shapes = [tuple(arg.meta["val"].shape) if isinstance(arg, fx.Node) else () for arg in node.args]
-    if node.target is CAUSAL_CONV1D:
-        channels, taps = shapes[1]
-        return channels, taps - 1
-    if node.target is SELECTIVE_SCAN:
-        return shapes[2]
-    if node.target is CHUNK_SCAN:
-        return (*shapes[0][2:], shapes[3][3])
-    return shapes[2][2], shapes[0][3], shapes[2][3]
+    return STATES[node.target](shapes)
+
+
+Shapes = list[tuple[int, ...]]
+STATES: dict[object, Callable[[Shapes], tuple[int, ...]]] = {
+    CAUSAL_CONV1D: lambda given: (given[1][0], given[1][1] - 1),
+    SELECTIVE_SCAN: lambda given: given[2],
+    CHUNK_SCAN: lambda given: (*given[0][2:], given[3][3]),
+    GATED_DELTA_RULE: lambda given: (given[2][2], given[0][3], given[2][3]),
+    LINEAR_RECURRENCE: lambda given: given[0][2:],
+    WKV: lambda given: (3, given[2][2]),
+    MLSTM: lambda given: (given[0][1], given[0][3], given[2][3]),
+}
