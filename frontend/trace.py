@@ -24,6 +24,7 @@ from headrace.frontend.extras import PLAIN
 from headrace.frontend.heads import cut_rows
 from headrace.frontend.interface import capture, evaluating
 from headrace.frontend.load import Checkpoint
+from headrace.frontend.loops import culprit
 from headrace.frontend.positions import (
     find_limits,
     find_offset,
@@ -273,10 +274,10 @@ def _export(served: Served, inputs: dict[str, Tensor], given: tuple[Input, ...],
         except Exception as error:
             debug.say(debug.CODE, f"torch.export: {error}")
             first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+            said = f"torch.export says: {first} (HEADRACE_DEBUG=4 shows its whole message.)"
             raise TraceError(
-                "The model's code cannot be exported with a dynamic batch and sequence: something in it fixes a "
-                "length, as a loop over tokens does (recurrent models, which this version does not serve, and some "
-                f"older ones). torch.export says: {first} (HEADRACE_DEBUG=4 shows its whole message.)"
+                "The model's code cannot be exported with a dynamic batch and sequence: "
+                f"{culprit(served, inputs, bound)}. {said}"
             ) from error
 
 

@@ -61,7 +61,7 @@ def wkv(decay: Tensor, first: Tensor, k: Tensor, v: Tensor) -> Tensor:
     seen = []
     for t in range(k.shape[1]):
         now, parts = k[:, t].to(kept), torch.stack([v[:, t].to(kept), torch.ones_like(largest)])
-        top, total = _added(sums, largest, parts, now + bonus)
+        _, total = _added(sums, largest, parts, now + bonus)
         seen.append(total[0] / total[1])
         largest, sums = _added(sums, largest + forget, parts, now)
     return torch.stack(seen, 1).to(k.dtype)

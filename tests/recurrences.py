@@ -96,6 +96,61 @@ def kimi_operands(length: int, dtype: torch.dtype = torch.float64):
     return delta_operands(length, dtype, channels=True)
 
 
+def linear_operands(length: int, dtype: torch.dtype = torch.float64):
+    """x, decay."""
+    x, decay = draw(length, *[(2, length, 3)] * 2, dtype=dtype)
+    return x, decay.sigmoid()
+
+
+def wkv_operands(length: int, dtype: torch.dtype = torch.float64):
+    """decay, first, k, v; keys far enough apart that a plain exponential would overflow."""
+    decay, first = draw(length, (3,), (3,), dtype=accumulator(torch.empty((), dtype=dtype)))
+    k, v = draw(length + 1, *[(2, length, 3)] * 2, dtype=dtype)
+    return decay, first, 50 * k, v
+
+
+def mlstm_operands(length: int, dtype: torch.dtype = torch.float64):
+    """q, k, v, i, f, epsilon."""
+    q, k = draw(length, *[(2, 3, length, 4)] * 2, dtype=dtype)
+    v, i, f = draw(length + 1, (2, 3, length, 5), *[(2, 3, length)] * 2, dtype=dtype)
+    return q, k, v, i, 2 * f, 1e-6
+
+
+def linearly_recurred(x, decay):
+    out = torch.zeros_like(x)
+    for batch, t in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():
+        carried = decay[batch, t] * out[batch, t - 1] if t else 0
+        out[batch, t] = carried + x[batch, t]
+    return out
+
+
+def weighed(decay, first, k, v):
+    """As a softmax of every earlier token's log weight: no state, no running maximum."""
+    out = torch.zeros_like(k)
+    for batch, t in torch.cartesian_prod(torch.arange(k.shape[0]), torch.arange(k.shape[1])).tolist():
+        ages = torch.arange(t - 1, -1, -1, dtype=k.dtype)[:, None]
+        logs = torch.cat([k[batch, :t] - ages * decay.exp(), (k[batch, t] + first)[None]])
+        out[batch, t] = (torch.softmax(logs, 0) * v[batch, : t + 1]).sum(0)
+    return out
+
+
+def remembered(q, k, v, i, f, epsilon):
+    """Without the running maximum, which only keeps the exponentials from overflowing: `epsilon` is scaled by it."""
+    out = torch.zeros_like(v)
+    for batch, head in torch.cartesian_prod(torch.arange(q.shape[0]), torch.arange(q.shape[1])).tolist():
+        memory, norm = torch.zeros(q.shape[3], v.shape[3], dtype=q.dtype), torch.zeros(q.shape[3], dtype=q.dtype)
+        largest = 0.0
+        for t in range(q.shape[2]):
+            forget, write = f[batch, head, t].sigmoid(), i[batch, head, t].exp()
+            memory = forget * memory + write * torch.outer(k[batch, head, t], v[batch, head, t])
+            norm = forget * norm + write * k[batch, head, t]
+            largest = max(largest + math.log(forget), float(i[batch, head, t]))
+            query = q[batch, head, t] / q.shape[3] ** 0.5
+            size = max(abs(float(query @ norm)), 1.0) + epsilon * math.exp(largest)
+            out[batch, head, t] = memory.T @ query / size
+    return out
+
+
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """The largest difference, relative to the largest value."""
     return float((one.double() - other.double()).abs().max() / other.double().abs().max())

@@ -205,6 +205,45 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "marian": ("MarianConfig", BART),
     "pegasus": ("PegasusConfig", BART),
     "t5gemma": ("T5GemmaConfig", {"encoder": GEMMA2, "decoder": GEMMA2, "vocab_size": VOCABULARY, **SPECIAL}),
+    "minimax": (
+        "MiniMaxConfig",
+        decoder(
+            layer_types=["linear_attention", "full_attention"],
+            block_size=4,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+        ),
+    ),
+    "recurrent-gemma": (
+        "RecurrentGemmaConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 64,
+            "lru_width": 32,
+            "attention_window_size": 6,
+            **SPECIAL,
+        },
+    ),
+    "rwkv": (
+        "RwkvConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "attention_hidden_size": 32,
+            "context_length": 64,
+            **SPECIAL,
+        },
+    ),
+    "xlstm": (
+        "xLSTMConfig",
+        {"vocab_size": VOCABULARY, "hidden_size": 32, "num_blocks": 2, "num_heads": 4, "chunk_size": 8, **SPECIAL},
+    ),
     # These bypass transformers' attention interface; the last one convolves over the tokens besides.
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),

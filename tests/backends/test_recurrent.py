@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from headrace import linear_ops
 from headrace import recurrent_ops as ops
 from headrace.backends import recurrent
 from headrace.backends.inductor import DECOMPOSITIONS
@@ -18,6 +19,9 @@ FORMS = {
     "chunk": (ops.CHUNK_SCAN, cases.chunk_operands),
     "delta": (ops.GATED_DELTA_RULE, cases.delta_operands),
     "delta a channel": (ops.GATED_DELTA_RULE, cases.kimi_operands),
+    "linear": (linear_ops.LINEAR_RECURRENCE, cases.linear_operands),
+    "wkv": (linear_ops.WKV, cases.wkv_operands),
+    "mlstm": (linear_ops.MLSTM, cases.mlstm_operands),
 }
 forms = pytest.mark.parametrize(("operator", "operands"), FORMS.values(), ids=FORMS.keys())
 
@@ -39,14 +43,18 @@ def test_is_as_exact_as_the_definition(operator, operands, dtype):
     assert cases.difference(got, exact) <= 2 * cases.difference(defined, exact) + 1e-6
 
 
-@forms
-def test_extreme_decays_stay_finite(operator, operands):
+EXTREMES = [name for name in FORMS if name not in ("convolution", "wkv", "linear")]
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_decays_stay_finite(name):
     """Steps that forget all, and steps that forget nothing after them: a sum of logs must not eat the small ones."""
+    operator, operands = FORMS[name]
     given = [x.clone() if isinstance(x, torch.Tensor) else x for x in operands(130, torch.float32)]
-    if operator is ops.CAUSAL_CONV1D:
-        pytest.skip("a convolution does not decay")
     if operator is ops.GATED_DELTA_RULE:
         given[3][:, ::7], given[3][:, 1::7] = -1e4, -1e-5
+    elif operator is linear_ops.MLSTM:
+        given[4][..., ::7], given[4][..., 1::7] = -1e4, 12.0
     else:
         steps = given[1] if operator is ops.SELECTIVE_SCAN else given[1].transpose(1, 2)
         steps[..., ::7], steps[..., 1::7] = 1e3, -12.0
@@ -55,6 +63,14 @@ def test_extreme_decays_stay_finite(operator, operands):
     got = recurrent.DECOMPOSITIONS[operator](*given)
     assert torch.isfinite(got).all()
     assert cases.difference(got, exact) < 5e-6
+
+
+def test_operands_are_left_as_they_were():
+    """Forms that work in place do so on copies, also where a batch of one could be read without any."""
+    x, decay = (operand[:1] for operand in cases.linear_operands(9, torch.float32))
+    before = x.clone()
+    recurrent.DECOMPOSITIONS[linear_ops.LINEAR_RECURRENCE](x, decay)
+    assert torch.equal(x, before)
 
 
 def test_unbounded_steps():

@@ -27,6 +27,9 @@ EMBEDDERS = [
     ("bamba", "last"),
     ("qwen3-next", "last"),
     ("lfm2", "last"),
+    ("minimax", "last"),
+    ("recurrent-gemma", "last"),
+    ("rwkv", "last"),
 ]
 CLASSIFIERS = [
     "bert",

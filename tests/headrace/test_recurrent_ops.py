@@ -10,8 +10,11 @@ from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.mamba import modeling_mamba as mamba
 from transformers.models.mamba2 import modeling_mamba2 as mamba2
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+from transformers.models.recurrent_gemma import modeling_recurrent_gemma as recurrent_gemma
+from transformers.models.rwkv import modeling_rwkv as rwkv
+from transformers.models.xlstm import modeling_xlstm as xlstm
 
-from headrace import recurrent_ops  # noqa: F401 - registers the operators
+from headrace import linear_ops, recurrent_ops  # noqa: F401 - they register the operators
 from tests.recurrences import (
     chunk_operands,
     chunk_scanned,
@@ -21,14 +24,27 @@ from tests.recurrences import (
     delta_ruled,
     difference,
     kimi_operands,
+    linear_operands,
+    linearly_recurred,
+    mlstm_operands,
+    remembered,
     scan_operands,
     scanned,
+    weighed,
     widened,
+    wkv_operands,
 )
 
 OPS = torch.ops.headrace
 LENGTHS = (1, 2, 7, 70)
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+def recurrent_gemma_scan(x, decay):
+    kind, never = recurrent_gemma.RecurrentGemmaRglru, torch.zeros(1, 1, 1, dtype=torch.bool)
+    if x.shape[1] == 1:  # which it takes for a step of generation, without a decay
+        decay = torch.zeros_like(decay)
+    return kind._rnn_scan(None, hidden_states=x, recurrent_gate=decay, reset=never, recurrent_states=None)[0]
 
 
 # operator, operands, the recurrence written out, transformers' function on the same operands
@@ -61,6 +77,15 @@ CASES = {
             q, k, v, g, beta, use_qk_l2norm_in_kernel=normalize
         )[0],
     ),
+    "linear": (OPS.linear_recurrence, linear_operands, linearly_recurred, recurrent_gemma_scan),
+    "wkv": (
+        OPS.wkv, wkv_operands, weighed,
+        lambda decay, first, k, v: rwkv.rwkv_linear_attention_cpu(decay, first, k, v)[0],
+    ),
+    "mlstm": (
+        OPS.mlstm, mlstm_operands, remembered,
+        lambda q, k, v, i, f, epsilon: xlstm.mlstm_recurrent_sequence_native(q, k, v, i, f, eps=epsilon),
+    ),
 }  # fmt: skip
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -92,11 +117,11 @@ def test_is_what_transformers_computes(case, length, dtype):
 def test_looks_back_only(case):
     """A changed last token leaves every earlier row as it was, bit for bit; the last row changes."""
     operator, operands, *_ = case
-    along = 2 if operator in (OPS.causal_conv1d, OPS.selective_scan) else 1
+    along = 2 if operator in (OPS.causal_conv1d, OPS.selective_scan, OPS.mlstm) else 1
     given = operands(9, torch.float32)
     before = operator(*given)
     changed = [x.clone() if isinstance(x, torch.Tensor) else x for x in given]
-    changed[0].select(along, -1).add_(1.0)
+    changed[2 if operator is OPS.wkv else 0].select(along, -1).add_(1.0)
     after = operator(*changed)
     assert torch.equal(before.narrow(along, 0, 8), after.narrow(along, 0, 8))
     assert not torch.equal(before, after)
