@@ -277,7 +277,7 @@ def _export(served: Served, inputs: dict[str, Tensor], given: tuple[Input, ...],
             said = f"torch.export says: {first} (HEADRACE_DEBUG=4 shows its whole message.)"
             raise TraceError(
                 "The model's code cannot be exported with a dynamic batch and sequence: "
-                f"{culprit(served, inputs, bound)}. {said}"
+                f"{culprit(served, inputs, _bound(config))}. {said}"
             ) from error
 
 
