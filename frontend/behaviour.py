@@ -41,6 +41,8 @@ IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
 Reached = list[dict[int, frozenset[int]] | None]
 # The arguments of one call of a module, by name or place.
 Given = dict[Any, Any]
+# For each attention, the path of the module that computes it; None where it went through the interface.
+Places = tuple[str | None, ...]
 T = TypeVar("T")
 # Sizes of a change, in standard deviations of the rows.
 NOISES = (1.0, 3.0, 3.0, 10.0)
@@ -68,12 +70,21 @@ class Behaviour:
         """The module in float64: a change too small for float32 still shows there."""
         if sum(p.numel() for p in self._module.parameters()) > COPIED_PARAMETERS:
             return self._module
-        return copy.deepcopy(self._module).double()
+        double = copy.deepcopy(self._module).double()
+        try:
+            with implementation(double, "eager"), torch.no_grad():
+                call(self._part(double), self._signature, self._inputs(2))
+        except Exception:  # its own code names float32
+            return self._module
+        return double
 
     @cached_property
     def _probed(self) -> nn.Module:
         """What the probe runs: the copy, of an encoder-decoder the module that takes both text and target."""
-        return self._double if self._seen.pair is None else self._counterpart(self._seen.pair)
+        return self._part(self._double)
+
+    def _part(self, copied: nn.Module) -> nn.Module:
+        return copied if self._seen.pair is None else counterpart(self._seen.pair, self._module, copied)
 
     def stack_change(self, length: int, changed: str = TEXT, seen: str = TEXT) -> float:
         """Change the last token; the largest change of an earlier hidden row, relative to the largest value there.
@@ -106,15 +117,19 @@ class Behaviour:
         ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._seen.vocabulary)
         return inputs | {name: ids}
 
-    def reach(self, length: int, keys: tuple[int, ...]) -> Reached:
+    def reach(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
         """For each attention in call order and each key position, the other rows of its output that the key reaches.
 
-        One entry is None where the attention's module can't be run again on its own.
+        One entry is None where the attention's module can't be run again on its own, or computes several at once.
         """
-        found = self._observed(self._inputs(length), lambda module, given: _reached(module, given, length, keys))
+
+        def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
+            return _reached(module, given, length, keys)
+
+        found = self._observed(self._inputs(length), places, reached)
         return [reached and {key: rows - {key} for key, rows in reached.items()} for reached in found]
 
-    def reach_across(self, length: int, keys: tuple[int, ...]) -> Reached:
+    def reach_across(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
         """The same for each row of a second sequence that an attention is given: the rows that it reaches.
 
         One entry is None where an attention is given none, or one that changes with the target.
@@ -127,8 +142,8 @@ class Behaviour:
             return _reached(module, given, length, keys, place=1)
 
         inputs = self._inputs(length)
-        one, other = self._observed(inputs, second), self._observed(self._changed(length, TARGET), second)
-        found = self._observed(inputs, reached)
+        one, other = (self._observed(x, places, second) for x in (inputs, self._changed(length, TARGET)))
+        found = self._observed(inputs, places, reached)
         fixed = [a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, other, strict=True)]
         return [rows if kept else None for rows, kept in zip(found, fixed, strict=True)]
 
@@ -179,30 +194,51 @@ class Behaviour:
         return rows[-1]
 
     def _counterpart(self, module: nn.Module) -> nn.Module:
-        """The copy's module at the place of the original's."""
-        pairs = zip(self._module.modules(), self._double.modules(), strict=True)
-        return next(twin for original, twin in pairs if original is module)
+        return counterpart(module, self._module, self._double)
 
-    def _observed(self, inputs: dict[str, Tensor], observe: Callable[[nn.Module, Given], T]) -> list[T]:
-        """What `observe` makes of each attention's module and of what it was given, in call order."""
-        attentions = {id(self._counterpart(m)): self._counterpart(m) for m in {c.module for c in self._seen.calls}}
-        found: list[T] = []
+    def _owners(self, places: Places) -> list[nn.Module | None]:
+        """The copy's module that computes each attention."""
+        announced = (made.module for made in self._seen.calls)
+        paths = dict(self._served.named_modules(remove_duplicate=False))
+        inside = set(self._module.modules())
+        # Export numbers the calls of a module that is called again.
+        found = [next(announced, None) if place is None else paths.get(place.split("@")[0]) for place in places]
+        return [self._counterpart(m) if m is not None and m in inside else None for m in found]
+
+    def _observed(
+        self, inputs: dict[str, Tensor], places: Places, observe: Callable[[nn.Module, Given], T | None]
+    ) -> list[T | None]:
+        """What `observe` makes of each attention's module and of what it was given, in call order.
+
+        Args:
+            places: for each attention, the path of the module whose code computes it; None where it went through
+                the interface, which told the module.
+        """
+        owners = self._owners(places)
+        found: dict[nn.Module, list[T | None]] = {module: [] for module in owners if module is not None}
         busy: list[bool] = []
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
             if not busy:
                 busy.append(True)
-                found.append(observe(module, dict(enumerate(args)) | kwargs))
+                found[module].append(observe(module, dict(enumerate(args)) | kwargs))
                 busy.clear()
 
-        hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in attentions.values()]
+        hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in found]
         try:
             with implementation(self._double, "eager"), torch.no_grad():
                 call(self._probed, self._signature, inputs)
         finally:
             for made in hooks:
                 made.remove()
-        return found
+        whole = {module for module, runs in found.items() if len(runs) == owners.count(module)}
+        return [found[owner].pop(0) if owner in whole else None for owner in owners]
+
+
+def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn.Module:
+    """The copy's module at the place of the original's."""
+    pairs = zip(original.modules(), copied.modules(), strict=True)
+    return next(twin for one, twin in pairs if one is module)
 
 
 def _rows_given(given: Given, length: int, place: int) -> int | str | None:
@@ -224,17 +260,24 @@ def _reached(
     module: nn.Module, given: Given, length: int, keys: tuple[int, ...], place: int = 0
 ) -> dict[int, frozenset[int]] | None:
     """Run one attention module again with noise in one row of an argument at a time."""
+    # A cache would hold the keys of the run before.
+    given = {name: None if hasattr(value, "get_seq_length") else value for name, value in given.items()}
     name = _rows_given(given, length, place)
     if name is None:
         return None
+    # Queries, keys and values that are one tensor change together.
+    names = [other for other, value in given.items() if value is given[name]]
 
     def run(rows: Tensor) -> Tensor | None:
-        changed = given | {name: rows}
+        changed = given | dict.fromkeys(names, rows)
         places = [changed[i] for i in changed if isinstance(i, int)]
         return first_tensor(module.forward(*places, **{n: v for n, v in changed.items() if isinstance(n, str)}))
 
     rows: Tensor = given[name]
-    before = run(rows)
+    try:
+        before = run(rows)
+    except Exception:  # it needs what the model around it keeps
+        return None
     if before is None or before.shape[:2] != (1, length):
         return None
 

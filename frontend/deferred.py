@@ -47,19 +47,29 @@ def _value(node: Any, sizes: tuple[int, int], values: dict[fx.Node, Any]) -> Any
     if not isinstance(node, fx.Node):
         return node
     for inner in _pending(node, values):
-        if inner.target is SIZE and _placeholder(inner.args[0]):
-            values[inner] = sizes[int(inner.args[1])]  # type: ignore[arg-type]
+        if inner.target is SIZE:
+            values[inner] = _size(inner, sizes)
         elif inner.op == "call_function" and not isinstance(inner.meta.get("val"), torch.Tensor):
             arguments = [values[arg] if isinstance(arg, fx.Node) else arg for arg in inner.args]
-            known = inner.target is not SIZE and all(value is not None for value in arguments)
+            known = all(value is not None for value in arguments)
             values[inner] = inner.target(*arguments) if known else None  # type: ignore[operator]
         else:
             values[inner] = None
     return values[node]
 
 
-def _placeholder(node: Any) -> bool:
-    return isinstance(node, fx.Node) and node.op == "placeholder"
+def _size(node: fx.Node, sizes: tuple[int, int]) -> int | None:
+    """A size of any tensor, where it follows from the batch and the length alone."""
+    size: Any = node.meta["val"]
+    inputs = (n.meta["val"].shape[:2] for n in node.graph.nodes if n.op == "placeholder")
+    symbols = {
+        one.node.expr: given
+        for shape in inputs
+        for one, given in zip(shape, sizes, strict=False)
+        if isinstance(one, torch.SymInt)
+    }
+    value: Any = size.node.expr.subs(symbols) if isinstance(size, torch.SymInt) else size
+    return int(value) if getattr(value, "is_Integer", True) else None
 
 
 def _pending(node: fx.Node, values: dict[fx.Node, Any]) -> Iterator[fx.Node]:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from headrace import debug
 from headrace.errors import TraceError, non_finite
 from headrace.frontend.extras import before_attention, own_vector, unserved
-from headrace.frontend.interface import Call, capture
-from headrace.frontend.served import DECODED, Signature, call, encoder_rows, first_tensor, hidden_rows, sample
+from headrace.frontend.interface import Call, Readers, capture, implementation
+from headrace.frontend.served import DECODED, Signature, call, encoder_rows, first_tensor, hidden_rows, rows_of, sample
 from headrace.frontend.towers import failure
 from headrace.ir import Head
 
 BATCH, LENGTH = 2, 7
+# Relative to the largest value of the rows.
+LOOKS_AHEAD = 1e-4
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class DryRun:
 
     Attributes:
         calls: the attentions that went through transformers' interface, in order.
+        causal: no row that pooling takes changes with a later token; measured where no interface says it.
+        reads_masks: code past the interface reads masks that were made for it.
         recurrent: how many of its recurrent functions it called.
         backbone: the outermost module that returned hidden rows; in an encoder-decoder, the decoder's.
         pair: the innermost module that ran an encoder and a decoder, None where there is no decoder beside it.
@@ -40,6 +44,8 @@ class DryRun:
     """
 
     calls: tuple[Call, ...]
+    causal: bool
+    reads_masks: bool
     backbone: nn.Module
     hidden: int
     vocabulary: int
@@ -66,7 +72,7 @@ def without_target(module: nn.Module, config: Any, signature: Signature) -> Sign
         alone = replace(signature, inputs=names, ending=ending)
         inputs = sample(BATCH, LENGTH, vocabulary_size(module), avoid, ending=ending)
         try:
-            with capture(module), torch.no_grad():
+            with capture(module, additive=True), torch.no_grad():
                 logits = getattr(call(module, alone, inputs), "logits", None)
         except Exception as error:  # a model that must be given a target says so in its own way
             debug.say(debug.CODE, f"without a target: {error}")
@@ -87,7 +93,13 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     avoid = special_ids(config)
     inputs = sample(BATCH, LENGTH, vocabulary, avoid, ending=signature.ending, arrays=signature.arrays)
     try:
-        with capture(module) as captured, torch.no_grad(), _returns(module) as returned:
+        # Additive masks suit every model's own code; whether any of it reads them shows on the way.
+        with (
+            capture(module, additive=True) as captured,
+            torch.no_grad(),
+            _returns(module) as returned,
+            Readers(captured) as readers,
+        ):
             output = call(module, signature, inputs)
     except Exception as error:
         what = ", ".join(signature.inputs) if signature.arrays else f"{BATCH} x {LENGTH} tokens"
@@ -106,7 +118,24 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     head, width, note = read_head(output, rows, vocabulary, config, module, inner, passing, decoded)
     own, maker = own_vector(output, rows, returned) if head is Head.NONE else ("", None)
     count = rows.shape[1]
-    return DryRun(calls, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair, count, own, maker)
+    if calls and not readers.count:
+        causal = all(made.kind.causal for made in calls)
+    else:
+        causal = pair is None and not signature.arrays and not _looks_ahead(module, signature, backbone, inputs)
+    reads = readers.count > 0
+    found = DryRun(calls, causal, reads, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair)
+    return replace(found, rows=count, own=own, own_maker=maker)
+
+
+def _looks_ahead(module: nn.Module, signature: Signature, backbone: nn.Module, inputs: dict[str, Tensor]) -> bool:
+    """Whether another last token changes the rows before it; what a regrouped sum changes is far below the bound."""
+    others = inputs | {"input_ids": inputs["input_ids"].clone()}
+    others["input_ids"][:, -1] = others["input_ids"][:, 0]
+    with implementation(module, "eager"), torch.no_grad(), rows_of(backbone, hidden_rows) as rows:
+        call(module, signature, inputs)
+        call(module, signature, others)
+    before, after = rows[0][:, :-1].double(), rows[-1][:, :-1].double()
+    return bool((before - after).abs().max() > LOOKS_AHEAD * before.abs().max())
 
 
 def _rows(

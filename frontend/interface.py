@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headrace.frontend.masks import read_mask
 from headrace.frontend.recurrence import recurrences
 from headrace.ir import MaskKind, Window
+from headrace.ops import ATTENTION as ATTENTION_OPERATOR
 
 # A name of our own: names that hold "sdpa", "flash" or "flex_attention" set off transformers' support checks.
 NAME = "headrace"
@@ -34,18 +37,48 @@ class Call(NamedTuple):
     window: Window
 
 
+class Made(NamedTuple):
+    """One mask that our mask function made: what it gave to the model, the bool mask in it, and what that says."""
+
+    given: weakref.ref[Tensor]
+    mask: Tensor
+    kind: MaskKind
+    window: Window
+
+
 @dataclass
 class Capture:
-    """What went through the interfaces: each attention, each recurrence, and the kind of each mask alive."""
+    """What went through the interfaces: each attention, each recurrence, and each mask alive.
 
+    `additive` masks are what code of a model's own adds to its scores, as transformers' eager masks are: 0 where a
+    query sees a key, the dtype's lowest number elsewhere. The attention function finds the bool mask behind each.
+    """
+
+    additive: bool = False
     calls: list[Call] = field(default_factory=list)
     recurrent: list[str] = field(default_factory=list)
-    kinds: dict[int, tuple[weakref.ref[Tensor], MaskKind, Window]] = field(default_factory=dict)
+    masks: dict[int, Made] = field(default_factory=dict)
 
-    def kind_of(self, mask: Tensor) -> tuple[MaskKind, Window]:
-        """The kind under which our mask function made this very tensor; OPAQUE for any other."""
-        made, kind, window = self.kinds.get(id(mask), (None, MaskKind.OPAQUE, Window()))
-        return (kind, window) if made is not None and made() is mask else (MaskKind.OPAQUE, Window())
+    def made(self, tensor: Tensor) -> Made | None:
+        """What our mask function knows of this very tensor; None for any other."""
+        found = self.masks.get(id(tensor))
+        return found if found is not None and found.given() is tensor else None
+
+
+class Readers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operators past our attention function that read a mask which our mask function made."""
+
+    def __init__(self, captured: Capture) -> None:
+        """Watch the masks of one capture."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.captured, self.count = captured, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, after a look at its tensors."""
+        if func is not ATTENTION_OPERATOR:
+            tensors = (arg for arg in pytree.arg_tree_leaves(*args, **(kwargs or {})) if isinstance(arg, Tensor))
+            self.count += any(self.captured.made(tensor) is not None for tensor in tensors)
+        return func(*args, **(kwargs or {}))
 
 
 # Where transformers keeps the chosen implementations, past the setters that check and warn.
@@ -57,14 +90,28 @@ _active: list[Capture] = []
 
 
 @contextmanager
-def capture(model: nn.Module) -> Iterator[Capture]:
-    """Route the model's attention and recurrences through the IR's operators until the block ends."""
-    with implementation(model, NAME), recurrences(model) as recurrent:
-        _active.append(Capture(recurrent=recurrent))
+def capture(model: nn.Module, additive: bool = False) -> Iterator[Capture]:
+    """Route the model's attention and recurrences through the IR's operators until the block ends.
+
+    Torch's own attention layers take no fast path meanwhile: it is one operator whose inside is not seen.
+    """
+    with implementation(model, NAME), _without_fast_path(), recurrences(model) as recurrent:
+        _active.append(Capture(additive, recurrent=recurrent))
         try:
             yield _active[-1]
         finally:
             _active.pop()
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    mha: Any = torch.backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
 
 
 @contextmanager
@@ -125,6 +172,7 @@ def _mask_function(
     local_size: int | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
     **_: Any,
 ) -> Tensor:
     assert mask_function is not None
@@ -141,9 +189,14 @@ def _mask_function(
             attention_mask, batch_size, q_length, kv_length, q_offset, kv_offset,
             kind.value, list(window), torch.device(device),
         )  # fmt: skip
-    if _active:
-        _active[-1].kinds[id(made)] = (weakref.ref(made), kind, window)
-    return made
+    if not _active:
+        return made
+    lowest = torch.finfo(dtype).min
+    given = (
+        torch.where(made, torch.zeros((), dtype=dtype, device=made.device), lowest) if _active[-1].additive else made
+    )
+    _active[-1].masks[id(given)] = Made(weakref.ref(given), made, kind, window)
+    return given
 
 
 def _attention_function(
@@ -161,8 +214,10 @@ def _attention_function(
     **_: Any,
 ) -> tuple[Tensor, None]:
     captured = _active[-1] if _active else Capture()
-    if attention_mask is not None:
-        kind, window = captured.kind_of(attention_mask)
+    if attention_mask is not None and (made := captured.made(attention_mask)) is not None:
+        attention_mask, kind, window = made.mask, made.kind, made.window
+    elif attention_mask is not None:
+        kind, window = MaskKind.OPAQUE, Window()
         if attention_mask.dtype != torch.bool:
             # Made outside the mask interface and already additive: kept exact as a bias, left OPAQUE for typing.
             position_bias = attention_mask if position_bias is None else position_bias + attention_mask

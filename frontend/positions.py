@@ -139,11 +139,22 @@ def _highest(exported: ExportedProgram, lookups: list[torch.fx.Node], token: int
 def find_target_limits(exported: ExportedProgram, config: Any) -> Limits:
     """The longest target that the decoder can take."""
     table = _graph_table(exported, token=0, along="decoder_input_ids")
-    return find_limits(Positions(PositionSource.GRAPH, table=table), config)
+    return _table_limits(Positions(PositionSource.GRAPH, table=table), config)
 
 
-def find_limits(positions: Positions, config: Any) -> Limits:
-    """The longest usable length: the table's rows past the offset, else what the config says it was trained to."""
+def find_limits(positions: Positions, config: Any, bound: int | None) -> Limits:
+    """The longest usable length: the table's rows past the offset, else what the config says it was trained to.
+
+    Args:
+        bound: the longest sequence that the graph was traced for, None without one.
+    """
+    limits = _table_limits(positions, config)
+    if bound is None or (limits.length is not None and limits.length <= bound):
+        return limits
+    return Limits(bound, "the model's code is made for no longer texts")
+
+
+def _table_limits(positions: Positions, config: Any) -> Limits:
     if positions.table is not None:
         usable = positions.table - positions.offset
         start = f", the first {positions.offset} of which are reserved" if positions.offset else ""

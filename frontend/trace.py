@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,20 +10,19 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 
-from headrace import debug, graphs
+from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.arrays import fit_arrays
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.claims import config_hash, read_claims, read_labels
-from headrace.frontend.deferred import broken_assertion
 from headrace.frontend.dryrun import DryRun, dry_run, special_ids, without_target
+from headrace.frontend.export import export, free_axes
 from headrace.frontend.extras import PLAIN
 from headrace.frontend.heads import cut_rows
-from headrace.frontend.interface import capture, evaluating
+from headrace.frontend.interface import evaluating
 from headrace.frontend.load import Checkpoint
-from headrace.frontend.loops import culprit
 from headrace.frontend.positions import (
     find_limits,
     find_offset,
@@ -111,7 +109,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
         inputs = _sample(config, accepted, seen.vocabulary, offset)
         given = accepted.arrays or tuple(Input(name, axes=_axes(name)) for name in inputs)
-        exported = _export(served, inputs, given, config)
+        exported = export(served, inputs, given, config, additive=seen.reads_masks)
         exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
     where, limits = _lengths(exported, config, accepted, offset, inputs)
     program = Program(
@@ -128,7 +126,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         head_rows=rows,
         positions=where,
         limits=limits,
-        rows=seen.rows if accepted.arrays and not _free(accepted.arrays) else None,
+        rows=seen.rows if accepted.arrays and not free_axes(accepted.arrays) else None,
         ending=accepted.ending,
         target_limits=find_target_limits(exported, config) if accepted.decodes else None,
         text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
@@ -170,10 +168,8 @@ def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] |
         return None
     if (own := _own_pooling(checkpoint, seen)) is not None:
         return own
-    # Recurrences look back only, so they leave it to the attention, if there is any.
-    causal = bool(seen.calls or seen.recurrent) and all(made.kind.causal for made in seen.calls)
-    kind = PoolKind.LAST if causal else PoolKind.MEAN
-    return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(causal)} model", assumed=True)
+    kind = PoolKind.LAST if seen.causal else PoolKind.MEAN
+    return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(seen.causal)} model", assumed=True)
 
 
 def _require_own(pools: tuple[PoolKind, ...], seen: DryRun) -> None:
@@ -227,58 +223,14 @@ def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> d
     return {name: inputs[name] for name in ("input_ids", "attention_mask", *accepted.inputs[1:]) if name in inputs}
 
 
-def _free(given: tuple[Input, ...]) -> list[Axis]:
-    """The axes but the batch's whose size each call brings."""
-    return [axis for one in given for axis in one.axes[1:] if axis.size is None]
-
-
 def _lengths(
     exported: ExportedProgram, config: Any, accepted: Signature, offset: int, inputs: dict[str, Tensor]
 ) -> tuple[Positions, Limits]:
     if accepted.arrays:
-        why = "nothing in the model bounds the length" if _free(accepted.arrays) else "every input is of one size"
+        why = "nothing in the model bounds the length" if free_axes(accepted.arrays) else "every input is of one size"
         return Positions(PositionSource.GRAPH), Limits(None, why)
     where = read_positions(exported, offset, token=int(inputs["input_ids"][0, 0]))
-    return where, find_limits(where, config)
-
-
-def _bound(config: Any) -> int | None:
-    """A model that slices a position table bounds its sequence, and the export wants the bound said beforehand."""
-    longest = getattr(config.get_text_config(), "max_position_embeddings", None) if config is not None else None
-    return longest if isinstance(longest, int) and longest > LENGTH else None
-
-
-def _dimensions(given: tuple[Input, ...], config: Any) -> dict[str, dict[int, Dim]]:
-    """The symbolic sizes of each input. Inputs that share an axis share its symbol."""
-    bound = _bound(config)
-    free = {axis for one in given for axis in one.axes if axis.size is None}
-    symbols = {axis: Dim(axis.name, min=axis.least, max=bound if axis in (SEQUENCE, TARGET) else None) for axis in free}
-    return {
-        one.name: {place: symbols[axis] for place, axis in enumerate(one.axes) if axis.size is None} for one in given
-    }
-
-
-def _export(served: Served, inputs: dict[str, Tensor], given: tuple[Input, ...], config: Any) -> ExportedProgram:
-    with capture(served.model), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
-        try:
-            exported = torch.export.export(
-                served, (), kwargs=inputs, dynamic_shapes=_dimensions(given, config), strict=False,
-                prefer_deferred_runtime_asserts_over_guards=True,
-            )  # fmt: skip
-            flat: ExportedProgram = exported.run_decompositions({})
-            along = next(iter(_free(given)), SEQUENCE)
-            if broken := broken_assertion(flat, _bound(config) if along == SEQUENCE else None, along):
-                raise ValueError(broken)
-            return flat
-        except Exception as error:
-            debug.say(debug.CODE, f"torch.export: {error}")
-            first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
-            said = f"torch.export says: {first} (HEADRACE_DEBUG=4 shows its whole message.)"
-            raise TraceError(
-                "The model's code cannot be exported with a dynamic batch and sequence: "
-                f"{culprit(served, inputs, _bound(config))}. {said}"
-            ) from error
+    return where, find_limits(where, config, graphs.bound_of(exported))
 
 
 def _axes(name: str) -> tuple[Axis, Axis]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,11 +17,21 @@ from torch.utils import _pytree as pytree
 
 Edit = Callable[[fx.Graph], None]
 SIZE = torch.ops.aten.sym_size.int
+# What a node's metadata says of the model's code that it comes from.
+PLACE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")
 
 
 def inputs_of(exported: ExportedProgram) -> tuple[str, ...]:
     """The names of the inputs that a caller gives, in order."""
     return tuple(exported.graph_signature.user_inputs)
+
+
+def bound_of(exported: ExportedProgram) -> int | None:
+    """The longest sequence that the graph may be given, None without a bound: the second dimension of its inputs."""
+    given = set(inputs_of(exported))
+    size = next(n.meta["val"].shape[1] for n in exported.graph.nodes if n.name in given)
+    upper = exported.range_constraints[size.node.expr].upper if isinstance(size, torch.SymInt) else size
+    return int(upper) if getattr(upper, "is_finite", True) and upper < sys.maxsize - 1 else None
 
 
 def outputs_of(exported: ExportedProgram) -> tuple[fx.Node, ...]:
@@ -70,6 +81,33 @@ def run(
     return tuple(outputs), interpreter.seen
 
 
+@torch.no_grad()
+def evaluate(exported: ExportedProgram, nodes: Iterable[fx.Node], inputs: Mapping[str, Tensor]) -> dict[fx.Node, Any]:
+    """The values of some nodes, by running only what they are computed from; each is let go after its last use."""
+    wanted, needed = set(nodes), ancestors(nodes)
+    interpreter = fx.Interpreter(exported.graph_module)
+    interpreter.args_iter = iter(bindings(exported, inputs))
+    order = [node for node in exported.graph.nodes if node in needed or node.op == "placeholder"]
+    last = {arg: node for node in order for arg in node.all_input_nodes}
+    for node in order:
+        interpreter.env[node] = interpreter.run_node(node)
+        for arg in node.all_input_nodes:
+            if last[arg] is node and arg not in wanted:
+                interpreter.env.pop(arg, None)
+    return {node: interpreter.env[node] for node in wanted}
+
+
+def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and everything that they are computed from."""
+    found, todo = set[fx.Node](), list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
 def rewrite(exported: ExportedProgram, edit: Edit) -> ExportedProgram:
     """A copy of the program whose graph `edit` has changed; nodes that it left without use are gone."""
     module = copy.deepcopy(exported.graph_module)
@@ -94,9 +132,14 @@ def keep_outputs(
     return _rebuilt(exported, module, keep, optional)
 
 
-def call(graph: fx.Graph, target: Any, args: tuple[Any, ...]) -> fx.Node:
-    """A new node at the graph's insertion point, its value's shape and strides worked out."""
-    node = graph.call_function(target, args)
+def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node | None = None) -> fx.Node:
+    """A new node at the graph's insertion point, its value's shape and strides worked out.
+
+    Args:
+        like: the node whose place in the model's code it takes.
+    """
+    node: fx.Node = graph.create_node("call_function", target, args, name=getattr(target, "_opname", None))
+    node.meta |= {key: like.meta[key] for key in PLACE if key in like.meta} if like is not None else {}
     values = pytree.tree_map_only(fx.Node, lambda arg: arg.meta["val"], args)
     # Composite operators in C++ refuse symbolic sizes; their decompositions in Python do not.
     with _fake_mode(graph), enable_python_dispatcher(), torch.no_grad():

@@ -90,7 +90,10 @@ class DistanceBias(StrEnum):
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """One attention node. `call_order` is its key: module paths may repeat where layers share weights."""
+    """One attention node. `call_order` is its key: module paths may repeat where layers share weights.
+
+    `recovered` where the model's own code computes it and no interface announced it.
+    """
 
     node: str
     call_order: int
@@ -107,6 +110,7 @@ class AttentionSpec:
     bias: BiasKind = BiasKind.NONE
     mask_node: str | None = None
     latent: bool = False
+    recovered: bool = False
     verdict: Verdict = Verdict.PENDING
     provenance: str = ""
 
@@ -434,6 +438,8 @@ class Program:
         ending: the token that every text must end in, since the head reads the row of the last one; None without.
         target_limits: the decoder's longest target, None where the graph takes no target.
         dtype: the dtype that the weights and activations run in, as torch names it.
+        attention_calls: how often the eager model called transformers' attention interface.
+        recovered: the attention nodes that came of the model's own code instead.
         missing: parameters that the checkpoint lacked; refused once a served output reads one.
         layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
         declared_tasks: what sentence-transformers modules add to the head's offer.
@@ -462,6 +468,7 @@ class Program:
     routed_experts: bool = False
     attention_calls: int = 0
     recurrent_calls: int = 0
+    recovered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     declared_tasks: tuple[Task, ...] = ()
     declared_default: Task | None = None

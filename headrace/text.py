@@ -87,6 +87,7 @@ def attention_text(spec: AttentionSpec) -> str:
     dims = f"{spec.qk_head_dim}" if spec.qk_head_dim == spec.v_head_dim else f"{spec.qk_head_dim}|{spec.v_head_dim}"
     parts += [f"dim {dims}", f"scale {spec.scale:.6g}", f"{spec.mask} {spec.window}"]
     parts += [f"softcap {spec.softcap:g}"] * (spec.softcap > 0) + ["sinks"] * spec.sinks + ["latent"] * spec.latent
+    parts += ["recovered"] * spec.recovered
     parts += [f"bias {spec.bias}"] * (spec.bias != "none") + [spec.verdict.value]
     return ", ".join(parts)
 

@@ -14,6 +14,7 @@ from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, Stage, Window
 from headrace.lowering.provenance import provenance
 from headrace.lowering.recurrent_types import recurrent_specs
+from headrace.lowering.scores import hidden_attentions
 from headrace.ops import ATTENTION, MASK
 
 Operands = dict[str, Any]
@@ -30,11 +31,17 @@ class TypeAttention:
         """Read the graph; see the class."""
         nodes = attention_nodes(program.graph)
         _refuse_hidden_attention(program, nodes)
-        reads = _reads(program.graph)
+        reads = reads_of(program.graph)
         cross = crossing(program.graph, reads)
         feeding = _ancestors([operands(node)["k"] for node in cross])
         specs = tuple(
-            _spec(node, order, _type(node, node in cross, node in feeding), not reads[operands(node)["q"]])
+            _spec(
+                node,
+                order,
+                _type(node, node in cross, node in feeding),
+                not reads[operands(node)["q"]],
+                program.recovered,
+            )
             for order, node in enumerate(nodes)
         )
         _refuse_contradictions(program, specs)
@@ -51,7 +58,7 @@ def operands(node: fx.Node) -> Operands:
     return dict(zip(NAMES, node.args, strict=True))
 
 
-def _reads(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:
+def reads_of(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:
     """For each node, the user inputs whose values (not sizes) it depends on."""
     given = set(exported.graph_signature.user_inputs)
     reads = dict[fx.Node, frozenset[str]]()
@@ -140,7 +147,7 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
     return AttentionType.ENCODER if feeds_cross else AttentionType.ENCODER_ONLY
 
 
-def _spec(node: fx.Node, order: int, type_: AttentionType, latent: bool) -> AttentionSpec:
+def _spec(node: fx.Node, order: int, type_: AttentionType, latent: bool, recovered: tuple[str, ...]) -> AttentionSpec:
     args = operands(node)
     q, k, v = (_shape(args[name]) for name in "qkv")
     mask = args["mask"]
@@ -160,6 +167,7 @@ def _spec(node: fx.Node, order: int, type_: AttentionType, latent: bool) -> Atte
         bias=BiasKind.NONE if args["bias"] is None else BiasKind.TENSOR,
         mask_node=mask.name if mask is not None and mask.target is MASK else None,
         latent=latent,
+        recovered=node.name in recovered,
         provenance=provenance(node),
     )
 
@@ -170,51 +178,18 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 
 
 def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
-    """A softmax between two products is an attention that bypassed the interface; so is a count that differs."""
-    hidden = [
-        node
-        for node in program.graph.graph.nodes
-        if (node.target in SOFTMAX and _weighs(node)) or getattr(node.target, "_opname", "") in FUSED
-    ]
-    if hidden:
-        places = ", ".join(sorted({provenance(node) for node in hidden})[:4])
+    """A softmax between two products is an attention that no node shows; so is a count that differs."""
+    if hidden := hidden_attentions(program.graph.graph):
         raise AttentionTypeError(
-            f"{len(hidden)} attention(s) do not go through transformers' attention interface, the first at "
-            f"{hidden[0].name} ({places}), so their type cannot be told. Accepted are models whose attention goes "
-            "through ALL_ATTENTION_FUNCTIONS. Nothing is guessed."
+            f"{len(hidden)} attention(s) are not attention nodes, the first at {hidden[0].name} "
+            f"({provenance(hidden[0])}), so their type cannot be told. Nothing is guessed."
         )
-    if len(nodes) != program.attention_calls:
+    calls = len(nodes) - len(program.recovered)
+    if calls != program.attention_calls:
         raise AttentionTypeError(
-            f"The eager model made {program.attention_calls} attention calls, but the graph has {len(nodes)} attention "
+            f"The eager model made {program.attention_calls} attention calls, but the graph has {calls} attention "
             "nodes: the trace took another path than the model does."
         )
-
-
-# Attention as one operator of torch, called past the interface.
-FUSED = frozenset(
-    {"scaled_dot_product_attention", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "flex_attention"}
-)
-SOFTMAX = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
-PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention"})
-# What may stand between a softmax and the product that it weighs.
-PASSING = frozenset(
-    {"clone", "view", "dropout", "to", "_to_copy", "expand", "reshape", "transpose", "permute", "unsqueeze", "slice",
-     "squeeze", "mul", "type_as", "unflatten", "native_dropout", "masked_fill", "where", "_unsafe_view", "contiguous"}
-)  # fmt: skip
-
-
-def _weighs(softmax: fx.Node) -> bool:
-    """Whether a softmax weighs a product of whole matrices; a router's or a head's does not."""
-    todo, seen = list(softmax.users), set[fx.Node]()
-    while todo:
-        node = todo.pop()
-        name = getattr(node.target, "_opname", "")
-        if name in PRODUCTS:
-            return True
-        if name in PASSING and node not in seen:
-            seen.add(node)
-            todo += node.users
-    return False
 
 
 def _refuse_contradictions(program: Program, specs: tuple[AttentionSpec, ...]) -> None:

@@ -94,3 +94,24 @@ def _row(program: Program, length: int, padded_to: int, seed: int) -> tuple[Tens
     real = place < length
     ids = torch.where(real, (place + 3 + 5 * seed) % program.vocabulary, 1)
     return ids[None], real.long()[None], torch.where(real, place, 0)[None]
+
+
+def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
+    """Sequences in a batch whose real tokens are where `real`, bool [B, S], says; padding holds another token.
+
+    A decoder's target has as many tokens as the text.
+    """
+    place = (real.long().cumsum(1) - 1).clamp(min=0)
+    ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.vocabulary, 1)
+    if program.ending is not None:
+        last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
+        ids[torch.arange(real.shape[0]), last] = program.ending
+    rows = {
+        "input_ids": ids,
+        "attention_mask": real.long(),
+        "position_ids": torch.where(real, place, 0) + program.positions.offset,
+        "token_type_ids": torch.zeros_like(ids),
+        "decoder_input_ids": ids,
+        "decoder_attention_mask": real.long(),
+    }
+    return {name: rows[name] for name in program.input_names}

@@ -14,6 +14,7 @@ from headrace.lowering.merge import MergeLinear
 from headrace.lowering.padding import MeasurePadding
 from headrace.lowering.passes import Pass, run_passes
 from headrace.lowering.probe import Probe
+from headrace.lowering.recover import Recover
 from headrace.lowering.route import DecideRoute
 from headrace.lowering.select import SelectTask
 
@@ -25,6 +26,7 @@ class Eager(agreement.Eager, probe.Eager, Protocol):
 def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
     """From a traced program to one whose types are proven and whose state and tasks are decided."""
     return (
+        Recover(),
         TypeAttention(),
         Agree(eager),
         Probe(eager),

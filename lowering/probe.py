@@ -14,17 +14,19 @@ from headrace.lowering import halves
 SHORTEST, LONGEST = 12, 640
 # Routed experts regroup tokens, which changes the order of sums; anything else is bit-equal.
 ROUTED_TOLERANCE = 1e-6
+# For each attention, where in the model's code it was recovered from; None where the interface announced it.
+Places = tuple[str | None, ...]
 Reached = Sequence[dict[int, frozenset[int]] | None]
 
 
 class Eager(halves.Eager, Protocol):
     """The original module's behaviour, as the frontend measures it: unpadded, eager, in float64."""
 
-    def reach(self, length: int, keys: tuple[int, ...]) -> Reached:
+    def reach(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
         """For each attention and key, the other rows that the key reaches."""
         ...
 
-    def reach_across(self, length: int, keys: tuple[int, ...]) -> Reached:
+    def reach_across(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
         """The same for the rows of a second sequence that an attention is given and that no target changes."""
         ...
 
@@ -55,14 +57,14 @@ class Probe:
             recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
         else:
             recurrent = self._stack(program, min(length, SHORTEST))
-        seen = self.eager.reach(length, probe_keys(length)) if program.attention else []
+        seen = self.eager.reach(length, probe_keys(length), places(program)) if program.attention else []
         across = self.across(program, length)
-        specs = tuple(self.judged(spec, seen, length, across) for spec in program.attention)
+        specs = tuple(self.judged(program, spec, seen, length, across) for spec in program.attention)
         return program.with_(attention=specs, recurrent=recurrent)
 
     def across(self, program: Program, length: int) -> Reached:
         """What second sequences reach; nothing is looked for in a program of one sequence."""
-        return self.eager.reach_across(length, probe_keys(length)) if paired(program) else ()
+        return self.eager.reach_across(length, probe_keys(length), places(program)) if paired(program) else ()
 
     def _stack(self, program: Program, length: int) -> tuple[RecurrentSpec, ...]:
         """The stack as a whole: a new last token must not, or must, change the rows before it.
@@ -86,7 +88,9 @@ class Probe:
             return tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
         return tuple(replace(spec, causal=True, verdict=Verdict.PROVEN) for spec in program.recurrent)
 
-    def judged(self, spec: AttentionSpec, seen: Reached, length: int, across: Reached = ()) -> AttentionSpec:
+    def judged(
+        self, program: Program, spec: AttentionSpec, seen: Reached, length: int, across: Reached = ()
+    ) -> AttentionSpec:
         """The spec with its verdict, by what was seen on sequences of that length; a disagreement is an error.
 
         Args:
@@ -107,15 +111,19 @@ class Probe:
         _compare(spec, spec, reached, length)
         if max(spec.window) + 2 <= length - 1 - length // 3 or not spec.window.bounded:
             return replace(spec, verdict=Verdict.PROVEN)
-        return replace(spec, verdict=self._shrunk(spec))
+        return replace(spec, verdict=self._shrunk(program, spec))
 
-    def _shrunk(self, spec: AttentionSpec) -> Verdict:
-        with self.eager.shrunk(spec.call_order, spec.window) as declared:
+    def _shrunk(self, program: Program, spec: AttentionSpec) -> Verdict:
+        where = places(program)
+        if spec.recovered:
+            return Verdict.UNPROBED  # no interface tells what a smaller window's mask would declare
+        order = where[: spec.call_order].count(None)
+        with self.eager.shrunk(order, spec.window) as declared:
             if declared is None:
                 return Verdict.UNPROBED
-            kind, window = declared[spec.call_order]
+            kind, window = declared[order]
             length = max(SHORTEST, 3 * max(window) + 6)
-            reached = self.eager.reach(length, probe_keys(length))[spec.call_order]
+            reached = self.eager.reach(length, probe_keys(length), where)[spec.call_order]
             if kind is not spec.mask or reached is None:
                 return Verdict.UNPROBED
             _compare(spec, replace(spec, window=window), reached, length)
@@ -132,6 +140,11 @@ def _looks_ahead(program: Program, changed: float) -> str:
         "(relative). The model is not causal, or something beside them looks ahead, such as a sequence that is "
         "reversed before a recurrence reads it."
     )
+
+
+def places(program: Program) -> Places:
+    """Where to look for each attention: only to find its module, never to tell what it does."""
+    return tuple(spec.provenance if spec.recovered else None for spec in program.attention)
 
 
 def probe_length(program: Program) -> int:

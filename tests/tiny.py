@@ -56,6 +56,20 @@ WAVES = encoder(
     classifier_proj_size=16,
 )
 SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+DISENTANGLED = {
+    "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+FALCON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+}
 
 MAMBA2 = {
     "mamba_n_heads": 8,
@@ -245,8 +259,45 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vocab_size": VOCABULARY, "hidden_size": 32, "num_blocks": 2, "num_heads": 4, "chunk_size": 8, **SPECIAL},
     ),
     # These bypass transformers' attention interface; the last one convolves over the tokens besides.
+    # These compute attention in code of their own; the last one convolves over the tokens besides.
     "mpnet": ("MPNetConfig", encoder()),
     "bloom": ("BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "deberta": ("DebertaConfig", encoder(max_relative_positions=8, **DISENTANGLED)),
+    "deberta-v2": (
+        "DebertaV2Config",
+        encoder(position_buckets=8, share_att_key=True, norm_rel_ebd="layer_norm", **DISENTANGLED),
+    ),
+    "mpt": ("MptConfig", {"vocab_size": VOCABULARY, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64}),
+    "falcon": ("FalconConfig", FALCON | {"alibi": False, "multi_query": True}),
+    "falcon-alibi": ("FalconConfig", FALCON | {"alibi": True, "multi_query": False}),
+    "gpt-neo": (
+        "GPTNeoConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 4,
+            "max_position_embeddings": 64,
+            **SPECIAL,
+        },
+    ),
+    "openai-gpt": (
+        "OpenAIGPTConfig",
+        {"vocab_size": VOCABULARY, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, **SPECIAL},
+    ),
+    "xlm": (
+        "XLMConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "emb_dim": 32,
+            "n_layers": 2,
+            "n_heads": 4,
+            "max_position_embeddings": 64,
+            "pad_index": PAD,
+        },
+    ),
     "convbert": ("ConvBertConfig", encoder(embedding_size=32, conv_kernel_size=3)),
     # These read arrays in place of token ids.
     "vit": ("ViTConfig", PATCHES),

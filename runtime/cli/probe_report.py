@@ -9,7 +9,18 @@ from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, Program
 from headrace.lowering import halves
 from headrace.lowering.attention_types import TypeAttention
-from headrace.lowering.probe import ROUTED_TOLERANCE, Eager, Probe, Reached, paired, probe_keys, probe_length, span
+from headrace.lowering.probe import (
+    ROUTED_TOLERANCE,
+    Eager,
+    Probe,
+    Reached,
+    paired,
+    places,
+    probe_keys,
+    probe_length,
+    span,
+)
+from headrace.lowering.recover import Recover
 from headrace.runtime.explain.tables import aligned, paragraph
 from headrace.runtime.explain.words import direction
 
@@ -35,7 +46,7 @@ def report(traced: Program, eager: Eager) -> Report:
     Raises:
         AttentionTypeError: an attention cannot be typed, so that nothing is declared of it.
     """
-    program = TypeAttention()(traced)
+    program = TypeAttention()(Recover()(traced))
     if not program.attention and not program.recurrent:
         return Report("The model has no attention.\n", True)
     return _measured(program, eager)
@@ -43,9 +54,9 @@ def report(traced: Program, eager: Eager) -> Report:
 
 def _measured(program: Program, eager: Eager) -> Report:
     length = probe_length(program)
-    seen = eager.reach(length, probe_keys(length)) if program.attention else []
+    seen = eager.reach(length, probe_keys(length), places(program)) if program.attention else []
     across = Probe(eager).across(program, length)
-    verdicts = [_verdict(Probe(eager), spec, seen, length, across) for spec in program.attention]
+    verdicts = [_verdict(Probe(eager), program, spec, seen, length, across) for spec in program.attention]
     shown = [(across if spec.type is AttentionType.ENCODER_DECODER else seen) for spec in program.attention]
     rows = [_row(*described) for described in zip(program.attention, verdicts, shown, strict=True)]
     whole, agrees = _halves(program, eager, length) if paired(program) else _stack(program, eager, length)
@@ -58,9 +69,9 @@ def _measured(program: Program, eager: Eager) -> Report:
     return Report("\n".join(lines) + "\n", agrees and DISAGREES not in verdicts)
 
 
-def _verdict(probe: Probe, spec: AttentionSpec, seen: Reached, length: int, across: Reached) -> str:
+def _verdict(probe: Probe, program: Program, spec: AttentionSpec, seen: Reached, length: int, across: Reached) -> str:
     try:
-        return probe.judged(spec, seen, length, across).verdict
+        return probe.judged(program, spec, seen, length, across).verdict
     except AttentionTypeError:
         return DISAGREES
 

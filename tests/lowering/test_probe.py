@@ -179,7 +179,7 @@ def test_a_shrunk_window_that_the_model_does_not_keep_is_refused(traced):
     program = TypeAttention()(made.program)
 
     class Ignores(Behaviour):
-        def reach(self, length, keys):
+        def reach(self, length, keys, places):
             return [{k: frozenset(range(k + 1, length)) for k in keys} for _ in program.attention]
 
     behaviour = made.behaviour
@@ -205,7 +205,7 @@ class Unheard:
     def stack_change(self, length):
         return self.change
 
-    def reach(self, length, keys):
+    def reach(self, length, keys, places):
         return []
 
     def shrunk(self, call_order, window):
