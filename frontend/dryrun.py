@@ -121,16 +121,20 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     if calls and not readers.count:
         causal = all(made.kind.causal for made in calls)
     else:
-        causal = pair is None and not signature.arrays and not _looks_ahead(module, signature, backbone, inputs)
+        causal = (
+            pair is None and not signature.arrays and not _looks_ahead(module, signature, backbone, inputs, vocabulary)
+        )
     reads = readers.count > 0
     found = DryRun(calls, causal, reads, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair)
     return replace(found, rows=count, own=own, own_maker=maker)
 
 
-def _looks_ahead(module: nn.Module, signature: Signature, backbone: nn.Module, inputs: dict[str, Tensor]) -> bool:
+def _looks_ahead(
+    module: nn.Module, signature: Signature, backbone: nn.Module, inputs: dict[str, Tensor], vocabulary: int
+) -> bool:
     """Whether another last token changes the rows before it; what a regrouped sum changes is far below the bound."""
     others = inputs | {"input_ids": inputs["input_ids"].clone()}
-    others["input_ids"][:, -1] = others["input_ids"][:, 0]
+    others["input_ids"][:, -1] = (others["input_ids"][:, -1] + 1) % vocabulary
     with implementation(module, "eager"), torch.no_grad(), rows_of(backbone, hidden_rows) as rows:
         call(module, signature, inputs)
         call(module, signature, others)

@@ -29,8 +29,11 @@ class Folded:
     parts: Parts
 
 
-def fold(graph: fx.Graph, found: list[Folded]) -> list[str]:
+def fold(graph: fx.Graph, found: list[Folded], inputs: tuple[str, ...]) -> list[str]:
     """Rewrite each attention in a copy of the graph that it was read from.
+
+    Args:
+        inputs: the names of the graph's inputs, whose first dimension is the batch.
 
     Returns:
         The names of the new nodes.
@@ -39,18 +42,18 @@ def fold(graph: fx.Graph, found: list[Folded]) -> list[str]:
         # An assertion has an effect, so it would keep alive what it looks at.
         if node.target is aten._assert_tensor_metadata.default:
             graph.erase_node(node)
-    folder = _Folder(graph)
+    folder = _Folder(graph, inputs)
     return [node.name for one in found if (node := folder.fold(one)) is not None]
 
 
 class _Folder:
     """The copied graph, with the masks that attentions share."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, inputs: tuple[str, ...]) -> None:
         self.graph = graph
         self.named: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
         self.masks: dict[Any, fx.Node] = {}
-        self.padding = self.named[PADDING]
+        self.rows = self.named[inputs[0]]
 
     def fold(self, one: Folded) -> fx.Node | None:
         """The new node; None where the attention was one already, and got its mask."""
@@ -82,26 +85,26 @@ class _Folder:
 
     def unmerged(self, node: fx.Node) -> fx.Node:
         """[B * H, S, D] as [B, H, S, D]."""
-        heads = ratio(node.meta["val"].shape[0], self.padding.meta["val"].shape[0])
+        heads = ratio(node.meta["val"].shape[0], self.rows.meta["val"].shape[0])
         if heads is None:
             raise Unread(f"the first dimension of {node.name} is no number of heads times the batch")
-        shape = (self.padding.meta["val"].shape[0], heads, *node.meta["val"].shape[1:])
+        shape = (self.rows.meta["val"].shape[0], heads, *node.meta["val"].shape[1:])
         source = node
         while name_of(source) in RESHAPES:
             source = source.all_input_nodes[0]
             if rank_of(source) == 4 and all(map(equal, source.meta["val"].shape, shape)):
                 return source
-        sizes = [self.size(self.padding, 0), heads, self.size(node, 1), self.size(node, 2)]
+        sizes = [self.size(self.rows, 0), heads, self.size(node, 1), self.size(node, 2)]
         return self.call(aten.reshape.default, node, sizes)
 
     def over_batch(self, node: fx.Node) -> fx.Node:
         if rank_of(node) != 4:
             raise Unread(f"{node.name} is not [batch, heads, length, width]")
-        if equal(node.meta["val"].shape[0], self.padding.meta["val"].shape[0]):
+        if equal(node.meta["val"].shape[0], self.rows.meta["val"].shape[0]):
             return node
         if node.meta["val"].shape[0] != 1:
             raise Unread(f"the first dimension of {node.name} is not the batch")
-        return self.call(aten.expand.default, node, [self.size(self.padding, 0), -1, -1, -1])
+        return self.call(aten.expand.default, node, [self.size(self.rows, 0), -1, -1, -1])
 
     def mask(self, parts: Parts, q: fx.Node, k: fx.Node) -> fx.Node | None:
         """A mask node that says the relation, shared by all attentions of its kind and lengths."""
@@ -110,15 +113,14 @@ class _Folder:
         if parts.mask is not None:
             return self.named[parts.mask.name]
         kind, window, _ = parts.relation
-        lengths = [
-            self.padding if equal(n.meta["val"].shape[2], self.padding.meta["val"].shape[1]) else n for n in (q, k)
-        ]
+        padding = self.named[PADDING]
+        lengths = [padding if equal(n.meta["val"].shape[2], padding.meta["val"].shape[1]) else n for n in (q, k)]
         key = (kind, window, *lengths)
         if key not in self.masks:
-            batch = self.size(self.padding, 0)
-            q_len, kv_len = (self.size(n, 1 if n is self.padding else 2) for n in lengths)
-            device = self.padding.meta["val"].device
-            args = (self.padding, batch, q_len, kv_len, 0, 0, kind.value, list(window), device)
+            batch = self.size(self.rows, 0)
+            q_len, kv_len = (self.size(n, 1 if n is padding else 2) for n in lengths)
+            device = padding.meta["val"].device
+            args = (padding, batch, q_len, kv_len, 0, 0, kind.value, list(window), device)
             self.masks[key] = self.call(MASK, *args)
         return self.masks[key]
 

@@ -99,8 +99,10 @@ def _row(program: Program, length: int, padded_to: int, seed: int) -> tuple[Tens
 def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
     """Sequences in a batch whose real tokens are where `real`, bool [B, S], says; padding holds another token.
 
-    A decoder's target has as many tokens as the text.
+    A decoder's target has as many tokens as the text; arrays have as many rows, and no padding.
     """
+    if program.arrays:
+        return {given.name: draw(given, *real.shape, seed=0) for given in program.arrays}
     place = (real.long().cumsum(1) - 1).clamp(min=0)
     ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.vocabulary, 1)
     if program.ending is not None:

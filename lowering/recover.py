@@ -45,7 +45,9 @@ class Recover:
         folded = [one for one in found if one is not None]
         names = list[str]()
         try:
-            exported = graphs.rewrite(program.graph, lambda graph: names.extend(fold(graph, folded)))
+            exported = graphs.rewrite(
+                program.graph, lambda graph: names.extend(fold(graph, folded, program.input_names))
+            )
         except Unread as reason:
             raise _refusal(hidden, [str(reason)]) from reason
         recovered = program.with_(exported=exported, recovered=tuple(names))

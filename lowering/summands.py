@@ -173,7 +173,8 @@ class Summands:
     def _left(self, scores: Scores, seen: Tensor) -> Iterable[Term]:
         """The terms that change a seen score."""
         for term in scores.terms:
-            known = term.node in self.short.values
+            # Rows of an array are no tokens, whose lengths a term could follow: it stays as it is.
+            known = term.node in self.short.values and not self.program.arrays
             if not known or not self.short.all_where(seen, self.short.spread(term) == 0):
                 yield term
 
