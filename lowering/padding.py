@@ -102,7 +102,7 @@ def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
     A decoder's target has as many tokens as the text; arrays have as many rows, and no padding.
     """
     if program.arrays:
-        return {given.name: draw(given, *real.shape, seed=0) for given in program.arrays}
+        return {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.arrays}
     place = (real.long().cumsum(1) - 1).clamp(min=0)
     ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.vocabulary, 1)
     if program.ending is not None:
