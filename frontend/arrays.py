@@ -108,7 +108,7 @@ SHAPES: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[tuple[Axis, 
 
 
 def _fitted(module: nn.Module, signature: Signature, given: Input) -> Input:
-    """The input, if the model takes it, with the least size and stride of its free axis."""
+    """The input, if the model takes it, with what its free axis must hold for one row, and for one more."""
     free = next((place for place, axis in enumerate(given.axes) if place and axis.size is None), None)
     if free is None:
         _rows(module, signature, given)
@@ -117,9 +117,10 @@ def _fitted(module: nn.Module, signature: Signature, given: Input) -> Input:
     def sized(size: int) -> Input:
         return _with(given, free, Axis(given.axes[free].name, size))
 
-    least = _smallest(lambda size: _yields(module, signature, sized(size), 1), 1)
-    more = _smallest(lambda size: _yields(module, signature, sized(size), 2), least + 1)
-    return _with(given, free, Axis(given.axes[free].name, None, least, more - least))
+    first = _smallest(lambda size: _yields(module, signature, sized(size), 1), 1)
+    second = _smallest(lambda size: _yields(module, signature, sized(size), 2), first + 1)
+    # Export makes a single row a graph of its own (a norm over time refuses it, a view drops it): two at least.
+    return _with(given, free, Axis(given.axes[free].name, None, first, second - first, least=second))
 
 
 def _with(given: Input, place: int, axis: Axis) -> Input:

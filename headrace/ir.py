@@ -200,22 +200,23 @@ PER_TOKEN_OUTPUTS = frozenset(
 class Axis(NamedTuple):
     """One dimension of an input: its size where it is fixed, None where each call brings its own.
 
-    A size below `least` yields no row, and every `stride` above it one row more (a token is a row; a convolution makes
-    one of many samples).
+    The size `first` yields one hidden row, and every `stride` above it one more: a token is a row, a convolution makes
+    one of many samples. `least` is the smallest size that is served.
     """
 
     name: str
     size: int | None = None
-    least: int = 1
+    first: int = 1
     stride: int = 1
+    least: int = 1
 
     def at(self, rows: int) -> int:
-        """The size that yields so many rows."""
-        return self.size if self.size is not None else self.least + (rows - 1) * self.stride
+        """The smallest size that is served and yields so many rows."""
+        return self.size if self.size is not None else max(self.least, self.first + (rows - 1) * self.stride)
 
     def rows(self, size: int) -> int:
         """How many rows a size yields."""
-        return (size - self.least) // self.stride + 1
+        return (size - self.first) // self.stride + 1
 
 
 # The target is the sequence of an encoder-decoder's decoder; its length is independent of the text's.

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import ModelOutput
 
+from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.load import load
 from headrace.frontend.trace import trace
-from headrace.ir import Axis, Head, OutputKind, PoolKind
+from headrace.ir import Axis, Head, OutputKind, PoolKind, State, Verdict
 from headrace.lowering.pipeline import analyse
 from tests.tiny import build, checkpoint
 
@@ -146,3 +147,30 @@ def test_a_wrapper_is_typed_as_the_model_inside(analysed, wrap):
     made = trace(checkpoint(wrap(build("vit"))))
     inner = analysed("vit").as_text()
     assert analyse(made.program, made.behaviour).as_text() == inner
+
+
+def test_samples_are_counted_by_the_rows_that_they_make(traced):
+    """40 make the first row and 20 one more: kernels of 10, 3, 3 at strides of 5, 2, 2."""
+    program = traced("wav2vec2").program
+    assert program.inputs[0].axes == (Axis("batch"), Axis("samples", None, 40, 20, least=60))
+    assert program.rows is None
+    (samples,) = program.inputs[0].axes[1:]
+    for rows in (2, 3, 9):
+        for size in (samples.at(rows), samples.at(rows) + 19):
+            assert samples.rows(size) == rows
+            ran, _ = graphs.run(program.graph, {"input_values": torch.zeros(1, size)})
+            assert ran[0].shape[1] == rows
+
+
+def test_convolutions_before_the_attention_leave_an_encoder_one(analysed):
+    """They are recurrent nodes, but a bidirectional attention beside them decides first (contract B3)."""
+    program = analysed("wav2vec2")
+    assert len(program.recurrent) == 4
+    assert (program.route.state, program.route.rule) == (State.ENCODER_ONLY, "B3")
+    assert {spec.verdict for spec in program.attention} == {Verdict.PROVEN}
+
+
+def test_a_speech_recogniser_is_refused_in_words(traced):
+    program = traced("wav2vec2", "AutoModelForCTC").program
+    assert program.head is Head.OTHER
+    assert "logits over a vocabulary for every row" in program.head_note

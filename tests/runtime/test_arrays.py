@@ -16,7 +16,7 @@ from headrace.runtime.arrays import Arrays
 from tests.synthetic import facts
 from tests.tiny import arrays, build
 
-SAMPLES = Input("input_values", "float32", (Axis("batch"), Axis("samples", None, 40, 20)))
+SAMPLES = Input("input_values", "float32", (Axis("batch"), Axis("samples", None, 40, 20, least=60)))
 IMAGE = Input("pixel_values", "float32", (Axis("batch"), Axis("channels", 3), Axis("height", 4), Axis("width", 6)))
 
 
@@ -107,12 +107,12 @@ def test_arrays_given_to_a_model_of_text_are_refused(tiny):
 
 def test_samples_of_any_length_from_the_least():
     waves = reader(SAMPLES)
-    found = waves.encode(waves.listed([np.zeros(40), np.zeros(99, np.float16)]))
-    assert [(one.length, one.values.dtype) for one in found] == [(40, np.float32), (99, np.float32)]
-    assert [one.length for one in waves.encode(waves.listed(np.zeros((3, 50))))] == [50] * 3
-    assert len(waves.listed(np.zeros(50))) == 1
-    with pytest.raises(InputError, match=r"\[39\].*\[samples from 40\].*AutoFeatureExtractor"):
-        waves.encode([np.zeros(39)])
+    found = waves.encode(waves.listed([np.zeros(60), np.zeros(99, np.float16)]))
+    assert [(one.length, one.values.dtype) for one in found] == [(60, np.float32), (99, np.float32)]
+    assert [one.length for one in waves.encode(waves.listed(np.zeros((3, 70))))] == [70] * 3
+    assert len(waves.listed(np.zeros(70))) == 1
+    with pytest.raises(InputError, match=r"\[59\].*\[samples from 60\].*AutoFeatureExtractor"):
+        waves.encode([np.zeros(59)])
 
 
 def test_a_budget_counts_rows_and_not_samples():
