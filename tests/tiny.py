@@ -299,6 +299,25 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "convbert": ("ConvBertConfig", encoder(embedding_size=32, conv_kernel_size=3)),
+    # Head dims that differ: 16 for queries and keys (8 of them rotated), 12 for values.
+    "deepseek-v3": (
+        "DeepseekV3Config",
+        encoder(
+            num_key_value_heads=4,
+            moe_intermediate_size=16,
+            n_routed_experts=4,
+            n_shared_experts=1,
+            n_group=1,
+            topk_group=1,
+            num_experts_per_tok=2,
+            first_k_dense_replace=1,
+            kv_lora_rank=16,
+            q_lora_rank=16,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=8,
+            v_head_dim=12,
+        ),
+    ),
     # These read arrays in place of token ids.
     "vit": ("ViTConfig", PATCHES),
     "dinov2": ("Dinov2Config", PATCHES),

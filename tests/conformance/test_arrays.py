@@ -26,6 +26,7 @@ CASES = [
     ("beit", "AutoModelForImageClassification", "classify", oracle.logits),
     ("clip-vision", "CLIPVisionModelWithProjection", "embed", own("image_embeds")),
     ("clip", "CLIPForImageClassification", "classify", oracle.logits),
+    ("siglip-vision", "AutoModel", "embed", own("pooler_output")),
     ("siglip", "SiglipForImageClassification", "classify", oracle.logits),
     ("wav2vec2", "AutoModel", "embed", MEAN),
     ("wav2vec2-layer-norm", "AutoModelForAudioClassification", "classify", oracle.logits),
