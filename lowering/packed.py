@@ -154,5 +154,8 @@ def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None
         (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
         if not same(alone, got):
-            raise TraceError("State crosses from one sequence of a packed batch to the next: it can't be packed.")
+            raise TraceError(
+                "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
+                "the row, crosses from the sequences before it."
+            )
         begin += length

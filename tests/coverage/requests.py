@@ -8,27 +8,33 @@ import torch
 from torch import Tensor
 
 from headrace.ir import PER_TOKEN_OUTPUTS, TARGET, Output, Program
+from headrace.samples import draw
 
 FIRST_ID = 3  # past the special ids
+SIZE_OF_ARRAYS = 9  # rows, where they are free
 
 
 @dataclass(frozen=True)
 class Request:
-    """Token ids of a text, and of the target that an encoder-decoder's decoder reads beside it."""
+    """Token ids of a text, and of the target that an encoder-decoder's decoder reads beside it; or arrays, by name."""
 
     text: Tensor
     target: Tensor
+    arrays: dict[str, Tensor]
 
 
 def request(program: Program, length: int, seed: int) -> Request:
-    """A random text of that length, and a target two tokens shorter."""
+    """A random text of that length, and a target two tokens shorter; or arrays of one size that make so many rows."""
+    if program.arrays:
+        drawn = {given.name: draw(given, 1, SIZE_OF_ARRAYS, seed) for given in program.arrays}
+        return Request(torch.empty(0), torch.empty(0), drawn)
     generator = torch.Generator().manual_seed(100 * length + seed)
     text = torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
     if program.ending is not None:
         text[-1] = program.ending
     longest = (program.target_limits.length if program.target_limits else None) or length
     target = torch.randint(FIRST_ID, program.vocabulary, (min(max(1, length - 2), longest),), generator=generator)
-    return Request(text, target)
+    return Request(text, target, {})
 
 
 def alone(program: Program, asked: Request) -> dict[str, Tensor]:
@@ -37,7 +43,9 @@ def alone(program: Program, asked: Request) -> dict[str, Tensor]:
 
 
 def batch(program: Program, asked: list[Request], left: bool) -> dict[str, Tensor]:
-    """The requests in one batch, texts padded on either side, targets always on the right."""
+    """The requests in one batch, texts padded on either side, targets always on the right, arrays as they are."""
+    if program.arrays:
+        return {name: torch.cat([one.arrays[name] for one in asked]) for name in program.input_names}
     ids, mask = _padded([one.text for one in asked], left)
     decoded, decoded_mask = _padded([one.target for one in asked], left=False)
     positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
@@ -63,7 +71,7 @@ def _padded(rows: list[Tensor], left: bool) -> tuple[Tensor, Tensor]:
 
 def answer(output: Output, value: Tensor, row: int, asked: Request, left: bool) -> Tensor:
     """One request's part of an output of the batch, [1, ...], without the rows of its padding."""
-    if output.kind not in PER_TOKEN_OUTPUTS:
+    if output.kind not in PER_TOKEN_OUTPUTS or asked.arrays:
         return value[row : row + 1]
     if output.along == TARGET:
         return value[row : row + 1, : len(asked.target)]

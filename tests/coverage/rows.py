@@ -14,8 +14,8 @@ from headrace import graphs
 from headrace.errors import HeadraceError
 from headrace.frontend.behaviour import Behaviour
 from headrace.frontend.trace import trace
-from headrace.ir import AttentionType, PaddingRule, PositionSource, Program, Task, Verdict
-from headrace.lowering.packed import Pack
+from headrace.ir import AttentionType, Layout, PaddingRule, PositionSource, Program, Task, Verdict
+from headrace.lowering.layout import ChooseLayout
 from headrace.lowering.pipeline import analyse, prepare
 from tests.coverage.requests import Request, alone, answer, batch, request
 from tests.tiny import checkpoint, randomise
@@ -103,11 +103,8 @@ def _packed(program: Program) -> bool | str:
     task = next(iter(served), None)
     if task is None:
         return "no task is served"
-    try:
-        Pack()(prepare(program, task))
-    except HeadraceError as error:
-        return str(error)
-    return True
+    packed = ChooseLayout(Layout.PACKED)(prepare(program, task))
+    return packed.layout is Layout.PACKED or packed.layout_why
 
 
 def _cached(program: Program) -> bool | str:

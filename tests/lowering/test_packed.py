@@ -89,11 +89,11 @@ def test_a_crossing_that_no_node_shows_is_seen(analysed: Any) -> None:
                 mixed.meta = dict(node.meta)
                 return
 
-    with pytest.raises(TraceError, match="State crosses"):
+    with pytest.raises(TraceError, match="answers otherwise than alone"):
         Pack()(padded.with_(exported=graphs.rewrite(padded.graph, widen)))
 
 
-@pytest.mark.parametrize(("name", "why"), [("lfm2", "would carry state"), ("fnet", "State crosses")])
+@pytest.mark.parametrize(("name", "why"), [("lfm2", "would carry state"), ("fnet", "answers otherwise than alone")])
 def test_what_cannot_be_packed_stays_padded_and_says_why(name: str, why: str, analysed: Any) -> None:
     program = prepare(analysed(name), Task.EMBED, Layout.PACKED)
     assert program.layout is Layout.PADDED
