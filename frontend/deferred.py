@@ -10,11 +10,15 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from headrace import graphs
+from headrace.frontend.served import DECODED
 from headrace.ir import SEQUENCE, Axis
 
 BATCHES = (1, 2, 5)
 # Around powers of two and their multiples, where chunks and blocks begin.
 LENGTHS = tuple(sorted({1, 2, 3, 5, 7, *(2**i + near for i in range(3, 13) for near in (-1, 0, 1)), 96, 1000}))
+# Of an encoder-decoder's target, beside each of those.
+TARGETS = (1, 2, 3, 7, 64)
 ASSERTION = torch.ops.aten._assert_scalar.default
 SIZE = torch.ops.aten.sym_size.int
 
@@ -28,18 +32,19 @@ def broken_assertion(exported: ExportedProgram, longest: int | None, along: Axis
     """
     asserted = [node for node in exported.graph.nodes if node.target is ASSERTION]
     lengths = sorted({along.at(rows) + more for rows in LENGTHS for more in (0, along.stride - 1)})
-    for batch, length in itertools.product(BATCHES, lengths) if asserted else ():
+    targets = TARGETS if any(name in DECODED for name in graphs.inputs_of(exported)) else (1,)
+    for batch, length, target in itertools.product(BATCHES, lengths, targets) if asserted else ():
         if longest is not None and length > longest:
             continue
         values: dict[fx.Node, Any] = {}
         for node in asserted:
-            held = _value(node.args[0], (batch, length), values)
+            held = _value(node.args[0], (batch, length, target), values)
             if held is not None and not held:
                 return f"{node.args[1]} (at a batch of {batch} and a length of {length})"
     return None
 
 
-def _value(node: Any, sizes: tuple[int, int], values: dict[fx.Node, Any]) -> Any:
+def _value(node: Any, sizes: tuple[int, int, int], values: dict[fx.Node, Any]) -> Any:
     """A number of the graph, computed from the sizes of the inputs alone; None where it depends on what they hold.
 
     Of those an assertion is the model's own: its eager code would stop there too.
@@ -58,14 +63,15 @@ def _value(node: Any, sizes: tuple[int, int], values: dict[fx.Node, Any]) -> Any
     return values[node]
 
 
-def _size(node: fx.Node, sizes: tuple[int, int]) -> int | None:
-    """A size of any tensor, where it follows from the batch and the length alone."""
+def _size(node: fx.Node, sizes: tuple[int, int, int]) -> int | None:
+    """A size of any tensor, where it follows from the sizes of the inputs alone."""
     size: Any = node.meta["val"]
-    inputs = (n.meta["val"].shape[:2] for n in node.graph.nodes if n.op == "placeholder")
+    batch, length, target = sizes
     symbols = {
         one.node.expr: given
-        for shape in inputs
-        for one, given in zip(shape, sizes, strict=False)
+        for n in node.graph.nodes
+        if n.op == "placeholder"
+        for one, given in zip(n.meta["val"].shape[:2], (batch, target if n.name in DECODED else length), strict=False)
         if isinstance(one, torch.SymInt)
     }
     value: Any = size.node.expr.subs(symbols) if isinstance(size, torch.SymInt) else size

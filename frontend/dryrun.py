@@ -62,15 +62,15 @@ class DryRun:
 def without_target(module: nn.Module, config: Any, signature: Signature) -> Signature:
     """Give the decoder no target of its own where the head answers of the text: its forward makes one from the text.
 
-    Such heads (BART's and T5's for sequences) read the row of the text's last end token, so a text without one fails.
+    Such heads (BART's and T5's for sequences) read the row of the text's last end token, which they fail without.
     """
     if not signature.decodes:
         return signature
     names = tuple(name for name in signature.inputs if name not in DECODED)
     avoid = special_ids(config)
-    for ending in (None, *_ends(config)):
-        alone = replace(signature, inputs=names, ending=ending)
-        inputs = sample(BATCH, LENGTH, vocabulary_size(module), avoid, ending=ending)
+    for marker in (None, *_ends(config)):
+        alone = replace(signature, inputs=names, marker=marker)
+        inputs = sample(BATCH, LENGTH, vocabulary_size(module), avoid, marker=marker)
         try:
             with capture(module, additive=True), torch.no_grad():
                 logits = getattr(call(module, alone, inputs), "logits", None)
@@ -91,7 +91,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     """
     vocabulary = 0 if signature.arrays else vocabulary_size(module)
     avoid = special_ids(config)
-    inputs = sample(BATCH, LENGTH, vocabulary, avoid, ending=signature.ending, arrays=signature.arrays)
+    inputs = sample(BATCH, LENGTH, vocabulary, avoid, marker=signature.marker, arrays=signature.arrays)
     try:
         # Additive masks suit every model's own code; whether any of it reads them shows on the way.
         with (

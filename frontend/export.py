@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from headrace.frontend.deferred import broken_assertion
 from headrace.frontend.interface import capture
 from headrace.frontend.loops import culprit
 from headrace.frontend.served import Served
+from headrace.frontend.shifted import any_length
 from headrace.ir import SEQUENCE, TARGET, Axis, Input
 
 # Bounds at or below this would be the sample's own length.
@@ -36,7 +37,8 @@ def export(
         TraceError: the code can't be exported so.
     """
     bound = _bound(config)
-    with capture(served.model, additive), torch.no_grad(), warnings.catch_warnings():
+    shifting = any_length() if served.makes_target else nullcontext()
+    with capture(served.model, additive), shifting, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             return _exported(served, inputs, given, bound)

@@ -19,6 +19,7 @@ from headrace.frontend.served import positions, sample
 from headrace.ir import PoolKind
 from headrace.ops import POOL, pool_rows
 
+IDS = "input_ids"
 LENGTHS = (8, 5)
 KINDS = (PoolKind.CLS, PoolKind.LAST, PoolKind.MEAN, PoolKind.MAX)
 RELATIVE = 1e-5
@@ -30,7 +31,7 @@ def cut_rows(
     vocabulary: int,
     avoid: frozenset[int],
     offset: int,
-    ending: int | None = None,
+    marker: int | None = None,
 ) -> tuple[ExportedProgram, PoolKind | None]:
     """Put a `pool` node wherever the head chooses rows.
 
@@ -38,7 +39,7 @@ def cut_rows(
         hidden: name of the node that holds the hidden rows [B, S, H].
         avoid: ids that the head may look for in the text; the samples hold none.
         offset: position of the first token.
-        ending: the token that every text ends in, if the head looks for one.
+        marker: the token whose rows the head chooses from, if it looks for one; else from all that are real.
 
     Returns:
         The program and the kind. None, and the program as it was, where a choice of rows is none that the IR knows.
@@ -46,13 +47,16 @@ def cut_rows(
     choices = _choices(exported.graph, hidden)
     if not choices:
         return exported, None
-    runs = [_values(exported, choices, vocabulary, avoid, offset, length, ending) for length in LENGTHS]
-    kinds = {node: _kind([(run[rows.name], run[node.name]) for run in runs]) for node, rows in choices.items()}
+    runs = [_values(exported, choices, vocabulary, avoid, offset, length, marker) for length in LENGTHS]
+    kinds = {
+        node: _kind([(run[rows.name], run[node.name], _open(run[IDS], marker)) for run in runs])
+        for node, rows in choices.items()
+    }
     found = next(iter(kinds.values()))
     if found is None or len(set(kinds.values())) > 1:
         return exported, None
     replaced = {node.name: rows.name for node, rows in choices.items()}
-    return graphs.rewrite(exported, lambda graph: _replace(graph, replaced, found)), found
+    return graphs.rewrite(exported, lambda graph: _replace(graph, replaced, found, marker)), found
 
 
 def _choices(graph: fx.Graph, hidden: str) -> dict[fx.Node, fx.Node]:
@@ -65,7 +69,10 @@ def _choices(graph: fx.Graph, hidden: str) -> dict[fx.Node, fx.Node]:
         value = node.meta.get("val")
         if node is start or source is None or not isinstance(value, Tensor):
             continue
-        if any(isinstance(size, torch.SymInt) and sequence in size.node.expr.free_symbols for size in value.shape):
+        if graphs.counts_data(node):
+            # A choice by what the text holds, not finished: as many rows as there are ends of text, say.
+            rows[node] = source
+        elif any(isinstance(size, torch.SymInt) and sequence in size.node.expr.free_symbols for size in value.shape):
             # Row by row so far. A product with the mask belongs to a mean; the rows are what went into it.
             weighted = node.target is torch.ops.aten.mul.Tensor and _is_mask(node, rows)
             rows[node] = source if weighted else node
@@ -92,34 +99,45 @@ def _values(
     avoid: frozenset[int],
     offset: int,
     length: int,
-    ending: int | None,
+    marker: int | None,
 ) -> dict[str, Any]:
-    inputs = sample(2, length, vocabulary, avoid, seed=length, ending=ending)
+    inputs = sample(2, length, vocabulary, avoid, seed=length, marker=marker)
     inputs["position_ids"] = positions(2, length, offset)
     given = {name: inputs[name] for name in graphs.inputs_of(exported)}
-    taps = [node.name for pair in choices.items() for node in pair]
+    taps = [IDS, *(node.name for pair in choices.items() for node in pair)]
     return graphs.run(exported, given, taps)[1]
 
 
-def _kind(pairs: list[tuple[Tensor, Tensor]]) -> PoolKind | None:
+def _open(ids: Tensor, marker: int | None) -> Tensor:
+    """The rows [B, S] of an unpadded text that a head chooses from."""
+    return torch.ones_like(ids) if marker is None else (ids == marker).long()
+
+
+def _kind(runs: list[tuple[Tensor, Tensor, Tensor]]) -> PoolKind | None:
     """The pooling kind that maps the rows to the choice in every run."""
 
-    def same(kind: PoolKind, rows: Tensor, choice: Tensor) -> bool:
-        pooled = pool_rows(rows, torch.ones(rows.shape[:2], dtype=torch.int64), kind)
+    def same(kind: PoolKind, rows: Tensor, choice: Tensor, among: Tensor) -> bool:
+        pooled = pool_rows(rows, among, kind)
         flat = choice.reshape(choice.shape[0], -1)
         return pooled.shape == flat.shape and bool((pooled - flat).abs().max() <= RELATIVE * rows.abs().max())
 
-    return next((kind for kind in KINDS if all(same(kind, *pair) for pair in pairs)), None)
+    return next((kind for kind in KINDS if all(same(kind, *run) for run in runs)), None)
 
 
-def _replace(graph: fx.Graph, replaced: dict[str, str], kind: PoolKind) -> None:
+def _replace(graph: fx.Graph, replaced: dict[str, str], kind: PoolKind, marker: int | None) -> None:
     named = {node.name: node for node in graph.nodes}
     for choice, rows in replaced.items():
         old = named[choice]
         with graph.inserting_before(old):
-            new = graph.call_function(POOL, (named[rows], named["attention_mask"], kind.value))
+            among = named["attention_mask"]
+            if marker is not None:
+                marked = graphs.call(graph, torch.ops.aten.eq.Scalar, (named[IDS], marker))
+                among = graphs.call(graph, torch.ops.aten.mul.Tensor, (among, marked))
+            new = graph.call_function(POOL, (named[rows], among, kind.value))
             new.meta = dict(old.meta)
             if old.meta["val"].dim() != 2:
                 new = graph.call_function(torch.ops.aten.unsqueeze.default, (new, 1))
                 new.meta = dict(old.meta)
         old.replace_all_uses_with(new)
+    # What the model asserted of the text so that its own choice works went with the choice.
+    graphs.drop_data_assertions(graph)

@@ -29,7 +29,7 @@ def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary
     Raises:
         TraceError: no small offset gives what the model gives by itself.
     """
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config), ending=signature.ending)
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
     with torch.no_grad():
         alone = _answer(call(module, signature, inputs))
         if not torch.isfinite(alone).all():
@@ -52,7 +52,7 @@ def without_added_types(module: nn.Module, config: Any, signature: Signature, vo
     if "token_type_ids" not in signature.inputs:
         return signature
     kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config), ending=signature.ending)
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
     with torch.no_grad():
         same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
     return signature if same else kept

@@ -30,14 +30,14 @@ SWITCHES = {"use_cache": False, "return_dict": True}
 class Signature:
     """What a module's forward accepts of what Headrace can feed it; positional where it names no input.
 
-    `ending` is the token that a text must end in for the module to answer, None where any may.
+    `marker` is a token that a text must hold for the module to answer, None where it need not.
     `arrays` describes the inputs of a model that reads arrays; its `inputs` are their names.
     """
 
     inputs: tuple[str, ...]
     switches: tuple[str, ...]
     positional: bool = False
-    ending: int | None = None
+    marker: int | None = None
     arrays: tuple[Input, ...] = ()
 
     @property
@@ -161,6 +161,7 @@ class Served(nn.Module):
         self.signature, self.kinds, self.own = signature, kinds, own
         # Held in a tuple: as a submodule it would stand twice among the parameters.
         self._backbone, self._pair = (backbone,), (pair,)
+        self.makes_target = pair is not None and not signature.decodes
 
     def forward(
         self,
@@ -212,14 +213,15 @@ def sample(
     avoid: frozenset[int],
     seed: int = 0,
     *,
-    ending: int | None = None,
+    marker: int | None = None,
     target: int | None = None,
     arrays: tuple[Input, ...] = (),
 ) -> dict[str, Tensor]:
     """Random unpadded inputs [batch, length] that hold none of the ids to avoid (padding, end of text).
 
     Args:
-        ending: the last token of each text instead.
+        marker: a token that stands in each text besides: the last but one, and of four and more the second too, so
+            that its rows are neither the first nor the last.
         target: length of the decoder's inputs; None makes them shorter than the text, so that the two can be told
             apart.
         arrays: what the model reads in place of tokens: those alone, of so many rows where their size is free.
@@ -233,8 +235,8 @@ def sample(
         return usable[torch.randint(len(usable), (batch, count), generator=generator)]
 
     ids = drawn(length)
-    if ending is not None:
-        ids[:, -1] = ending
+    if marker is not None:
+        ids[:, [max(0, length - 2), *[1] * (length > 3)]] = marker
     decoded = drawn(target or max(1, length - 2))
     return {
         "input_ids": ids,

@@ -127,7 +127,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         positions=where,
         limits=limits,
         rows=seen.rows if accepted.arrays and not free_axes(accepted.arrays) else None,
-        ending=accepted.ending,
+        marker=accepted.marker,
         target_limits=find_target_limits(exported, config) if accepted.decodes else None,
         text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
         labels=read_labels(config, seen.head, seen.width),
@@ -217,7 +217,7 @@ def _served(
 def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> dict[str, Tensor]:
     if accepted.arrays:
         return sample(BATCH, LENGTH, vocabulary, frozenset(), arrays=accepted.arrays)
-    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), ending=accepted.ending)
+    inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), marker=accepted.marker)
     inputs["position_ids"] = positions(BATCH, LENGTH, offset)
     # The mask is always an input, also of a model that takes none: pooling reads it.
     return {name: inputs[name] for name in ("input_ids", "attention_mask", *accepted.inputs[1:]) if name in inputs}
@@ -248,11 +248,11 @@ def _cut(
     if seen.head is not Head.SEQUENCE or accepted.arrays:
         return exported, None
     hidden = graphs.outputs_of(exported)[1]
-    exported, rows = cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset, accepted.ending)
-    if rows is None and accepted.ending is not None:
+    exported, rows = cut_rows(exported, hidden.name, seen.vocabulary, special_ids(config), offset, accepted.marker)
+    if rows is None and accepted.marker is not None:
         raise TraceError(
-            f"The head looks in the text for the token {accepted.ending} and takes rows by it in a way that the IR "
-            "does not know; known are the first row, the last, their mean and their maximum."
+            f"The head looks in the text for the token {accepted.marker} and chooses among its rows in a way that the "
+            "IR does not know; known are the first, the last, their mean and their maximum."
         )
     return exported, rows
 

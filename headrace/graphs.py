@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 Edit = Callable[[fx.Graph], None]
@@ -188,6 +189,19 @@ def _measure_elsewhere(graph: fx.Graph, optional: frozenset[str]) -> None:
     for node in [user for one in given if one.name in optional for user in one.users if user.target is SIZE]:
         if (found := staying.get(str(node.meta["val"]))) is not None:
             node.args = found
+
+
+def counts_data(node: fx.Node) -> bool:
+    """Whether the node's value, or its shape, counts what the inputs hold: no size of an input says it."""
+    return bool(free_unbacked_symbols(node.meta.get("val")))
+
+
+def drop_data_assertions(graph: fx.Graph) -> None:
+    """Erase what is asserted of such counts, and what nothing but an assertion read."""
+    for node in reversed(list(graph.nodes)):
+        effect = node.op == "call_function" and node.is_impure() and not node.users
+        if effect and any(counts_data(given) for given in node.all_input_nodes):
+            graph.erase_node(node)
 
 
 def _drop_assertions(graph: fx.Graph) -> None:

@@ -436,7 +436,7 @@ class Program:
         vocabulary: token ids lie below it; 0 where the inputs are arrays.
         rows: hidden rows of a request where all have as many; None where they follow the sequence.
         token_types: token type ids lie below it; None where nothing bounds them.
-        ending: the token that every text must end in, since the head reads the row of the last one; None without.
+        marker: the token whose rows the head reads, so that every text must hold it; None where it reads any.
         target_limits: the decoder's longest target, None where the graph takes no target.
         dtype: the dtype that the weights and activations run in, as torch names it.
         attention_calls: how often the eager model called transformers' attention interface.
@@ -458,7 +458,7 @@ class Program:
     limits: Limits
     rows: int | None = None
     token_types: int | None = None
-    ending: int | None = None
+    marker: int | None = None
     target_limits: Limits | None = None
     text: TextRules = TextRules()
     labels: Labels | None = None

@@ -60,8 +60,8 @@ def _bounds(program: Program) -> Iterator[str]:
     yield f"  limit      {limits_text(program.limits)}"
     if program.target_limits:
         yield f"  target     {limits_text(program.target_limits)}"
-    if program.ending is not None:
-        yield f"  ending     every text ends in the token {program.ending}"
+    if program.marker is not None:
+        yield f"  marker     the head reads the rows of token {program.marker}"
 
 
 def inputs_text(program: Program) -> str:

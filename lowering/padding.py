@@ -72,8 +72,8 @@ def sample_inputs(program: Program, length: int, padded_to: int, seed: int = 0) 
     if program.arrays:
         return {given.name: draw(given, 1, length, seed) for given in program.arrays}
     ids, mask, positions = _row(program, length, padded_to, seed)
-    if program.ending is not None:
-        ids[0, length - 1] = program.ending
+    if program.marker is not None:
+        ids[0, length - 1] = program.marker
     longest = program.target_limits.length if program.target_limits else None
     targets, padded_targets = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
     decoded, decoded_mask, _ = _row(program, targets, padded_targets, seed)
@@ -105,9 +105,9 @@ def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
         return {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.arrays}
     place = (real.long().cumsum(1) - 1).clamp(min=0)
     ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.vocabulary, 1)
-    if program.ending is not None:
+    if program.marker is not None:
         last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-        ids[torch.arange(real.shape[0]), last] = program.ending
+        ids[torch.arange(real.shape[0]), last] = program.marker
     rows = {
         "input_ids": ids,
         "attention_mask": real.long(),

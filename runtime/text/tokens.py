@@ -235,6 +235,7 @@ class Texts:
                 f"At most {longest} tokens are accepted ({self._bound.why}), which leaves no room beside those that "
                 "the tokenizer adds. Raise that limit."
             )
+        _require_marker(self._program, one.ids, f"Text {number}")
         if one.ids.max() >= vocabulary:
             raise InputError(
                 f"Text {number} has token id {one.ids.max()}, but the model has {vocabulary} token embeddings. Pass "
@@ -260,6 +261,7 @@ def check_ids(
                 f"token_ids[{number}] has {len(row)} tokens; at most {bound.length} are accepted ({bound.why}). "
                 "Shorten or split it."
             )
+        _require_marker(program, row, f"token_ids[{number}]")
     if token_type_ids is None:
         return [Encoded(row.astype(np.int64)) for row in rows]
     if TYPES not in program.input_names:
@@ -272,6 +274,14 @@ def check_ids(
     if program.token_types is not None and any(row.max() >= program.token_types for row in types):
         raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
     return [Encoded(row.astype(np.int64), kind.astype(np.int64)) for row, kind in zip(rows, types, strict=True)]
+
+
+def _require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
+    if program.marker is not None and program.marker not in ids:
+        raise InputError(
+            f"{name} has no token {program.marker}, whose row the model's head reads. Add the end-of-text token, as "
+            "the model's tokenizer does."
+        )
 
 
 def _integers(row: Any, name: str) -> NDArray[Any]:

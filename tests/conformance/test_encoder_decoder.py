@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import headrace
+from headrace.ir import AttentionType
 from tests.conformance import oracle
-from tests.tiny import VOCABULARY
+from tests.tiny import EOS, VOCABULARY
 
-SEQ2SEQ = "AutoModelForSeq2SeqLM"
+SEQ2SEQ, SEQUENCE = "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification"
+TYPES = (AttentionType.ENCODER, AttentionType.DECODER, AttentionType.ENCODER_DECODER)
 CASES = [("t5", "reference"), ("bart", "reference"), ("bart", "cpu")]
 
 
@@ -33,6 +35,26 @@ def test_token_embed_from_the_encoder(tiny: Any, compiled: Any) -> None:
     model = compiled("t5", SEQ2SEQ, "reference")
     requests, encoder = oracle.prompts(20, VOCABULARY), tiny("t5", SEQ2SEQ).get_encoder()
     oracle.require_close(model(requests, task="token_embed"), encoder, requests, oracle.hidden)
+
+
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_classify_by_the_row_of_the_last_end(name: str, backend: str, tiny: Any, compiled: Any) -> None:
+    """The decoder's target is made from the text, and the head reads the row of its last end token."""
+    model = compiled(name, SEQUENCE, backend, config={"num_labels": 3})
+    assert {spec.type for spec in model.program.attention} == set(TYPES)
+    assert model.program.marker == EOS
+    ended = [[*ids, EOS] for ids in oracle.prompts(39, VOCABULARY)]
+    requests = [*ended, [EOS], [5, EOS, 6], [EOS, 5, EOS, 6, 7]]
+    eager = tiny(name, SEQUENCE, num_labels=3)
+    oracle.require_close(model(requests), eager, requests, oracle.logits)
+    oracle.require_close([model([ids])[0] for ids in requests], eager, requests, oracle.logits)
+
+
+def test_a_text_without_an_end_is_refused(compiled: Any) -> None:
+    """The eager model refuses it too."""
+    model = compiled("bart", SEQUENCE, "reference", config={"num_labels": 3})
+    with pytest.raises(headrace.InputError, match=r"token_ids\[1\] has no token 2, whose row the model's head reads"):
+        model([[5, EOS], [5, 6, 7]])
 
 
 def test_generating_is_refused_by_name(compiled: Any) -> None:
