@@ -56,8 +56,12 @@ def _require(kind: Any, data: Any) -> None:
 def _decode_dataclass(kind: Any, data: Any) -> Any:
     # The graph's type is named for readers only: resolving the other annotations must not import torch.
     hints = typing.get_type_hints(kind, localns={"ExportedProgram": object})
-    stored = [f.name for f in dataclasses.fields(kind) if f.compare]
-    if set(data) != set(stored):
-        raise KeyError(f"{kind.__name__} has the fields {stored}, met {sorted(data)}")
+    stored = {f.name: f for f in dataclasses.fields(kind) if f.compare}
+    if unknown := sorted(set(data) - set(stored)):
+        raise KeyError(f"{kind.__name__} has no {', '.join(unknown)}; its fields are {', '.join(stored)}")
+    # A field that came later has a default: what was written before it reads as it was meant.
+    needed = {name for name, f in stored.items() if f.default is dataclasses.MISSING}
+    if lacking := sorted(needed - set(data)):
+        raise KeyError(f"{kind.__name__} lacks {', '.join(lacking)}")
     left_out = {f.name: None for f in dataclasses.fields(kind) if not f.compare}
-    return kind(**left_out, **{name: decode(hints[name], data[name]) for name in stored})
+    return kind(**left_out, **{name: decode(hints[name], value) for name, value in data.items()})

@@ -56,11 +56,11 @@ def export_onnx(
         ArtifactError: the folder is something else.
         InputError, TargetError, TaskNotEnabledError: it cannot be exported so.
     """
-    from headrace.backends.onnx.graph import build, write
+    from headrace.backends.onnx.graph import build
     from headrace.backends.onnx.profiles import find_profile
     from headrace.backends.onnx.target import EXTERNAL_FROM
     from headrace.backends.onnx.verify import verify
-    from headrace.backends.onnx.weights import SUFFIXES, convert
+    from headrace.backends.onnx.weights import SUFFIXES, convert, write
 
     chosen = find_profile(profile)
     if dtype not in SUFFIXES:
@@ -79,8 +79,11 @@ def export_onnx(
         name = f"onnx/model{SUFFIXES[dtype]}.onnx"
         held = _write_side_files(work, tokenizer, side_files)
         model = build(kept, chosen, finished, {"headrace": __version__, "task": wanted.value, "tokenizer": held})
-        write(model, work / name, EXTERNAL_FROM if external_from is None else external_from)
-        convert(work / name, dtype)
+        limit = EXTERNAL_FROM if external_from is None else external_from
+        plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
+        write(model, plain, limit)
+        if dtype != "float32":
+            convert(plain, work / name, dtype, limit)
         report = verify(work / name, kept, chosen, dtype)
         if not force:
             report.require(f"The export of {program.source.name} as {profile} in {dtype}")

@@ -22,7 +22,7 @@ MANIFEST = "headrace.json"
 FORMAT = 1
 FIELDS = frozenset(
     {"format", "headrace", "libraries", "target", "task", "max_length", "token_budget", "program", "lanes", "tokenizer",
-     "export", "files"}
+     "export", "files", "digest"}
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def write_manifest(work: Path, facts: dict[str, Any]) -> None:
     """Write the manifest of everything that lies in the folder by now."""
     files = {str(path.relative_to(work)): sha256(path) for path in sorted(work.rglob("*")) if path.is_file()}
     manifest = {"format": FORMAT, "headrace": __version__, **facts, "files": files}
+    manifest["digest"] = digest(manifest)
     assert set(manifest) == FIELDS, set(manifest) ^ FIELDS
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
@@ -80,7 +81,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if set(manifest) != FIELDS or manifest["format"] != FORMAT:
         differs = ", ".join(sorted(set(manifest) ^ FIELDS)) or "format"
         raise ArtifactError(f"{path} is not a manifest of this version: {differs} differs. Save the model again.")
+    if manifest["digest"] != digest(manifest):
+        raise ArtifactError(f"{folder} is damaged: changed {MANIFEST}. Save the model again.")
     return manifest
+
+
+def digest(manifest: dict[str, Any]) -> str:
+    """What everything else in the manifest comes to, however it is laid out."""
+    rest = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def check_trust(folder: Path, trust: bool | None) -> None:

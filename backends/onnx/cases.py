@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
             yield Case(ids, left=True)
 
 
-def feeds(case: Case, session: Session) -> dict[str, NDArray[np.int64]]:
+def feeds(case: Case, inputs: Iterable[str]) -> dict[str, NDArray[np.int64]]:
     """The batch as the model file's inputs."""
     width = max(map(len, case.ids))
     ids, mask = np.zeros((len(case.ids), width), np.int64), np.zeros((len(case.ids), width), np.int64)
@@ -68,12 +68,16 @@ def feeds(case: Case, session: Session) -> dict[str, NDArray[np.int64]]:
         "token_type_ids": np.zeros_like(ids),
         names.LENGTHS: mask.sum(1),
     }
-    return {name: known[name] for name in session.inputs}
+    return {name: known[name] for name in inputs}
 
 
 def answered(case: Case, session: Session, output: Output) -> list[NDArray[Any]]:
     """What the model file answers for each sequence: [width], or [tokens, width] of the real tokens."""
-    found = session.run(feeds(case, session), names.OUTPUTS[output.kind])
+    return real_rows(case, session.run(feeds(case, session.inputs), names.OUTPUTS[output.kind]), output)
+
+
+def real_rows(case: Case, found: NDArray[Any], output: Output) -> list[NDArray[Any]]:
+    """One output of a batch, sequence by sequence, without its padding."""
     if output.kind not in PER_TOKEN_OUTPUTS:
         return list(found)
     width = found.shape[1]

@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -60,12 +59,6 @@ def build(
     model.opset_imports[""], model.ir_version = profile.opset, profile.ir_version
     _describe(model, program, profile, specs, facts or {})
     return model
-
-
-def write(model: ir.Model, path: Path, external_from: int) -> None:
-    """Write the model, its weights beside it in `<name>_data` where they have so many bytes or more."""
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    ir.save(model, path, external_data=f"{path.name}_data" if size >= external_from else None)
 
 
 def _exported(program: Program, profile: Profile, translations: dict[Any, Any]) -> ir.Model:
@@ -124,14 +117,22 @@ def _attentions(model: ir.Model, program: Program) -> dict[ir.Node, AttentionSpe
 def _forget(model: ir.Model) -> None:
     """Leave out where the code lay, and the shapes between nodes: the inputs have lost torch's names of sizes."""
     common.ClearMetadataAndDocStringPass()(model)
-    for node in model.graph:
-        for value in node.outputs:
-            value.metadata_props.clear()
-            if not value.is_graph_output():
-                value.shape = value.type = None
+    forget_shapes(model)
+    for value in (value for node in model.graph for value in node.outputs):
+        value.metadata_props.clear()
     for value in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
     model.metadata_props.clear()
+
+
+def forget_shapes(model: ir.Model) -> None:
+    """Leave out what is known of values inside the graph: whoever reads it infers that anew."""
+    for value in (value for node in model.graph for value in node.outputs):
+        if not value.is_graph_output():
+            value.shape = value.type = None
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            value.shape, value.type = ir.Shape(value.const_value.shape), ir.TensorType(value.const_value.dtype)
 
 
 def _move_lengths(model: ir.Model) -> None:

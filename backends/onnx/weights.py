@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from headrace.backends.onnx.graph import forget_shapes
+
 SUFFIXES = {"float32": "", "float16": "_fp16", "int8": "_int8"}
+# Sums over tokens and squares of activations pass a half's 65,504; what norms do inside is in float32 anyway.
+WIDE = ["ReduceSum", "ReduceL2", "ReduceMean", "Pow", "Sqrt", "Reciprocal"]
 
 
-def convert(path: Path, dtype: str) -> None:
+def write(model: ir.Model, path: Path, external_from: int) -> None:
+    """Write a model, its weights beside it in `<name>_data` where they have so many bytes or more."""
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    ir.save(model, path, external_data=f"{path.name}_data" if size >= external_from else None)
+
+
+def convert(source: Path, path: Path, dtype: str, external_from: int) -> None:
     """Rewrite a float32 model file in another form."""
-    if dtype == "float16":
-        _to_float16(path)
-    elif dtype == "int8":
-        _to_int8(path)
+    made = {"float16": _in_float16, "int8": _in_int8}[dtype](source)
+    model = ir.serde.deserialize_model(made)
+    # The converters insert nodes where they fall, and leave types that no longer hold.
+    forget_shapes(model)
+    common.TopologicalSortPass()(model)
+    write(model, path, external_from)
 
 
-def _to_float16(path: Path) -> None:
+def _in_float16(source: Path) -> onnx.ModelProto:
     """Weights and products in half precision; inputs and outputs as they were."""
-    import onnx
-    from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers import float16
 
-    model = convert_float_to_float16(onnx.load(path), keep_io_types=True, disable_shape_infer=False)
-    onnx.save(model, path)
+    # By path: what infers the shapes takes no message as large as some models.
+    converted: onnx.ModelProto = float16.convert_float_to_float16(
+        str(source), keep_io_types=True, op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *WIDE]
+    )
+    return converted
 
 
-def _to_int8(path: Path) -> None:
+def _in_int8(source: Path) -> onnx.ModelProto:
     """The weights of products in 8 bits a channel; a scale for each tensor of activations is found as they come."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # By default Attention would be quantised too, which breaks it.
-    quantize_dynamic(path, path, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+    target = source.with_name("int8.onnx")
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # it advises a preprocessing for convolutions
+    try:
+        # By default Attention would be quantised too, which breaks it.
+        quantize_dynamic(
+            source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8,
+            use_external_data_format=True,
+        )  # fmt: skip
+    finally:
+        root.setLevel(level)
+    return onnx.load(target)

@@ -18,10 +18,11 @@ import onnxruntime
 
 from headrace import graphs
 from headrace.backends.onnx import names
-from headrace.backends.onnx.graph import build, write
+from headrace.backends.onnx.graph import build
 from headrace.backends.onnx.profiles import PROFILES, find_profile
 from headrace.backends.onnx.session import HOST, Executable, Session, find_providers, right_padded
 from headrace.backends.onnx.translate import table
+from headrace.backends.onnx.weights import write
 from headrace.errors import ArtifactError, InputError, TargetError
 from headrace.ir import AttentionType, Output, OutputKind, PoolKind, Task
 from headrace.lowering.pipeline import prepare

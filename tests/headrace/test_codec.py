@@ -1,5 +1,6 @@
 """Facts survive JSON unchanged, and what is no fact is refused."""
 
+import dataclasses
 import json
 
 import pytest
@@ -89,13 +90,13 @@ def broken(**changes):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"surplus": 1}, r"Program has the fields .*'surplus'"),
-        ({"exported": None}, r"Program has the fields"),
+        ({"surplus": 1}, r"Program has no surplus; its fields are source, "),
+        ({"exported": None}, r"Program has no exported"),
         (
             {"labels": {"names": ["a"], "activation": "softmax"}},
-            r"Labels has the fields \['names', 'activation', 'why'\]",
+            r"Labels lacks why",
         ),
-        ({"limits": []}, r"Limits has the fields"),
+        ({"limits": []}, r"Limits lacks length, why"),
     ],
 )
 def test_unknown_or_missing_fields(change, says):
@@ -107,8 +108,13 @@ def test_unknown_or_missing_fields(change, says):
 def test_any_missing_field(field):
     data = encode(full())
     del data[field]
-    with pytest.raises(KeyError, match="Program has the fields"):
-        decode(Program, data)
+    default = Program.__dataclass_fields__[field].default
+    if default is dataclasses.MISSING:
+        with pytest.raises(KeyError, match=f"Program lacks {field}"):
+            decode(Program, data)
+    else:
+        # A later version's field: a program that was written before it has what was meant then.
+        assert getattr(decode(Program, data), field) == default
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import headrace
+from headrace.runtime.manifest import digest
 from tests.tiny import build
 from tests.words import bert_like
 
@@ -61,9 +62,18 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], No
         path = folder / "headrace.json"
         manifest = json.loads(path.read_text())
         change(manifest)
+        if "digest" in manifest:
+            manifest["digest"] = digest(manifest)  # what it then says is wrong all the same
         path.write_text(json.dumps(manifest))
 
     return damage
+
+
+def _replace(folder: Path, old: str, new: str) -> None:
+    path = folder / "headrace.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -73,6 +83,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "older": (_manifest(lambda m: m.pop("lanes")), "lanes differs"),
     "other torch": (_manifest(lambda m: m.update(libraries={"torch": "1.0.0"})), "compiled with torch 1.0.0"),
     "unknown fact": (_manifest(lambda m: m["program"].update(surprise=1)), "cannot read"),
+    "a fact changed": (lambda f: _replace(f, '"normalize": false', '"normalize": true'), "changed headrace.json"),
     "wrong enum": (_manifest(lambda m: m["program"].update(head="hydra")), "hydra"),
     "missing file": (lambda f: (f / "embedding.pt2").unlink(), "missing embedding.pt2"),
     "truncated": (lambda f: (f / "embedding.pt2").write_bytes((f / "embedding.pt2").read_bytes()[:-9]), "changed"),

@@ -134,6 +134,35 @@ def test_an_export_that_answers_otherwise_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("dtype", "file", "cosine"), [("float16", "model_fp16", 0.9999), ("int8", "model_int8", 0.99)])
+def test_smaller_weights(dtype: str, file: str, cosine: float, embedder: Any, exported: Path, tmp_path: Path) -> None:
+    """Inputs and outputs keep their types, so that the same callers serve."""
+    folder = embedder.export_onnx(tmp_path / "m", dtype=dtype)
+    path = folder / "onnx" / f"{file}.onnx"
+    loaded = headrace.load(folder)
+    plain = headrace.load(exported)
+    assert path.stat().st_size < (exported / "onnx" / "model.onnx").stat().st_size
+    assert sorted((folder / "onnx").iterdir()) == [path]
+    got, wanted = loaded([[5, 6, 7, 8]])[0], plain([[5, 6, 7, 8]])[0]
+    assert got.dtype == np.float32
+    assert float(np.abs(got - wanted).max()) > 0
+    assert float(got @ wanted / np.linalg.norm(got) / np.linalg.norm(wanted)) >= cosine
+
+
+def test_eight_bits_below_the_gate_are_refused_unless_forced(
+    embedder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    from headrace.backends.onnx import verify
+    from headrace.backends.onnx.report import Bound
+
+    monkeypatch.setitem(verify.BOUNDS, "int8", Bound(1.0, 0.999999))
+    with pytest.raises(headrace.VerifyError, match=r"in int8 failed .*cosine"):
+        embedder.export_onnx(tmp_path / "m", dtype="int8")
+    folder = embedder.export_onnx(tmp_path / "m", dtype="int8", force=True)
+    report = json.loads((folder / "verification.json").read_text())
+    assert not all(check["passed"] for check in report["checks"])
+
+
 def test_exporting_over_something_else_is_refused(embedder: Any, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("three years")
     with pytest.raises(headrace.ArtifactError, match="nothing was written"):
