@@ -39,7 +39,7 @@ def build(
         facts: what the model's own metadata says beside the profile and the program.
 
     Raises:
-        TargetError: the program holds an operator that has no translation.
+        TargetError: the program holds an operator that has no translation, or reads something else than token ids.
     """
     translations = table(profile)
     _refuse_unknown(program, translations)
@@ -83,6 +83,11 @@ def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:
     if unknown := sorted(str(target) for target in ours - set(translations)):
         raise TargetError(
             f"The program holds {', '.join(unknown)}, which the target onnx cannot write. Use another target."
+        )
+    if others := [name for name in program.input_names if name not in names.INPUTS]:
+        raise TargetError(
+            f"The program reads {', '.join(others)}; the target onnx serves models that read one sequence of token ids "
+            f"({', '.join(names.INPUTS)}). Use another target."
         )
 
 
@@ -132,7 +137,7 @@ def forget_shapes(model: ir.Model) -> None:
             value.shape = value.type = None
     for value in model.graph.initializers.values():
         if value.const_value is not None:
-            value.shape, value.type = ir.Shape(value.const_value.shape), ir.TensorType(value.const_value.dtype)
+            value.shape, value.type = ir.Shape(value.const_value.shape.numpy()), ir.TensorType(value.const_value.dtype)
 
 
 def _move_lengths(model: ir.Model) -> None:

@@ -6,6 +6,7 @@ from headrace.ir import OutputKind
 
 BATCH, SEQUENCE = "batch_size", "sequence_length"
 PADDING, POSITIONS, LENGTHS = "attention_mask", "position_ids", "sequence_lengths"
+INPUTS = ("input_ids", PADDING, POSITIONS, "token_type_ids")
 OUTPUTS = {
     OutputKind.HIDDEN: "last_hidden_state",
     OutputKind.EMBEDDING: "embedding",

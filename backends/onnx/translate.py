@@ -62,9 +62,11 @@ class Translation:
         op = self.op
         if self.form is Form.LENGTHS and says_all(kind, window):
             if padding is None:
-                return op.Expand(self._size(kv_len), self._shape(batch))
-            return op.ReduceSum(op.Cast(self._truth(padding), to=TensorProto.INT64), self._ints(1), keepdims=0)
-        seen = self._visible(self._places(q_len, q_offset), self._places(kv_len, kv_offset), kind, window)
+                real = op.Expand(self._ints(1), self._shape(batch, kv_len))
+            else:
+                real = op.Cast(self._truth(padding), to=TensorProto.INT64)
+            return op.ReduceSum(real, self._ints(1), keepdims=0)
+        seen = self._visible(self._places(q_len, q_offset), self._places(kv_len, kv_offset), kind, window, padding)
         if padding is not None:
             end = op.Add(self._size(kv_len), self._size(kv_offset))
             real = op.Slice(self._truth(padding), self._shape(kv_offset), self._shape(end), self._ints(1))
@@ -176,10 +178,22 @@ class Translation:
         past = op.Sub(length, self._size(1))
         return op.ReduceMin(op.Where(op.Cast(real, to=TensorProto.BOOL), places, past), self._ints(1), keepdims=0)
 
-    def _visible(self, q: Any, k: Any, kind: str, window: Sequence[int]) -> Any:
-        """`headrace.ops.visible` for places q [L] and k [S]: bool [L, S], None for all."""
+    def _visible(self, q: Any, k: Any, kind: str, window: Sequence[int], padding: Any = None) -> Any:
+        """`headrace.ops.visible` for places q [L] and k [S]: bool, broadcast to [B, 1, L, S]; None for all.
+
+        Args:
+            padding: [B, S] where blocks are counted from a sequence's first real token.
+        """
         op, (left, right) = self.op, window
         q = op.Unsqueeze(q, self._ints(1))
+        if kind == MaskKind.CHUNKED:
+            if padding is not None:
+                real = op.Cast(self._truth(padding), to=TensorProto.INT64)
+                first = op.Reshape(self._edge(real, PoolKind.CLS), self._ints(-1, 1, 1, 1))
+                q, k = op.Sub(q, first), op.Sub(k, first)
+            size = self._size(left + 1)
+            # Division truncates here: places before the first token fall into its block, and are padding.
+            return op.And(op.LessOrEqual(k, q), op.Equal(op.Div(k, size), op.Div(q, size)))
         bounds = [op.LessOrEqual(k, q)] if kind == MaskKind.CAUSAL else []
         bounds += [op.GreaterOrEqual(k, op.Sub(q, self._size(left)))] if left >= 0 else []
         if right > 0 or (right == 0 and kind != MaskKind.CAUSAL):

@@ -94,6 +94,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True, "groups": 2},
     "causal sinks": {"sinks": True, "kind": "causal", "window": (-1, 0)},
     "one-sided window": {"window": (2, 0), "kind": "causal", "softcap": 3.0},
+    "blocks": {"window": (2, 0), "kind": "chunked"},
+    "blocks without a mask": {"window": (2, 0), "kind": "chunked", "masked": False},
     "no mask": {"masked": False},
     "causal without a mask": {"masked": False, "kind": "causal", "window": (-1, 0)},
     "window without a mask": {"masked": False, "window": (1, 2)},
