@@ -11,6 +11,7 @@ from headrace.ir import (
     AttentionType,
     Labels,
     Limits,
+    MaskKind,
     Pooling,
     PoolKind,
     Positions,
@@ -174,7 +175,7 @@ def test_what_an_attention_cannot_be_is_said():
     with pytest.raises(ValueError, match="attention: 4 query heads do not divide into 3 key heads"):
         spec(DECODER, kv_heads=3)
     with pytest.raises(ValueError, match="attention: DECODER needs a causal mask, not bidirectional"):
-        spec(DECODER, mask="bidirectional")
+        spec(DECODER, mask=MaskKind.BIDIRECTIONAL)
 
 
 def test_optional_fields_may_be_null():
