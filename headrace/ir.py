@@ -69,21 +69,17 @@ class Verdict(StrEnum):
 
 
 class BiasKind(StrEnum):
-    """What is added to the scores beside the mask."""
+    """What is added to the scaled scores beside the mask.
 
-    NONE = "none"
-    TENSOR = "tensor"
-
-
-class DistanceBias(StrEnum):
-    """What is added to the scaled scores by the distance of query and key alone, so that no [T, T] tensor exists.
-
-    ALIBI: `-slope[head] * |key - query|`; the bias is [Hq], the slopes.
-    RELATIVE: `table[head, clamp(key - query, -reach, reach) + reach]`; the bias is [Hq, 2 * reach + 1], rows
-        contiguous. T5's and MPNet's buckets are one, since distances past the largest share a bucket.
+    Of the distance between query and key alone, so that a kernel computes it and no [T, T] tensor exists, are
+        ALIBI: `-slope[head] * |key - query|`; its values are [Hq], the slopes.
+        RELATIVE: `table[head, clamp(key - query, -reach, reach) + reach]`; its values are [Hq, 2 * reach + 1], rows
+            contiguous. T5's and MPNet's buckets are one, since distances past the largest share a bucket.
+    TENSOR is any other.
     """
 
     NONE = "none"
+    TENSOR = "tensor"
     ALIBI = "alibi"
     RELATIVE = "relative"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace import ops
-from headrace.ir import DistanceBias, PoolKind, Window
+from headrace.ir import BiasKind, PoolKind, Window
 
 VARLEN_SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens, Tensor? sinks, Tensor? bias, "
@@ -21,10 +21,10 @@ VARLEN_SCHEMA = (
 
 
 def distance_bias(bias: Tensor, kind: str, length: int) -> Tensor:
-    """A structured bias as a tensor, [1, Hq, length, length]. See `DistanceBias` for the kinds."""
+    """A structured bias as a tensor, [1, Hq, length, length]. See `BiasKind` for the kinds."""
     position = torch.arange(length, device=bias.device)
     distance = position[None, :] - position[:, None]
-    if kind == DistanceBias.ALIBI:
+    if kind == BiasKind.ALIBI:
         return (-bias[:, None, None] * distance.abs())[None]
     reach = (bias.shape[1] - 1) // 2
     return bias[:, distance.clamp(-reach, reach) + reach][None]
@@ -77,7 +77,7 @@ def attention_varlen(
         k: [T, Hkv, D], not repeated for grouped queries; `v` likewise, [T, Hkv, Dv].
         cu_seqlens: int32 [n + 1], where each sequence begins, and the end of the last. Empty sequences are allowed.
         sinks: [Hq] logits that take weight and give nothing.
-        bias: of the distance alone, as `bias_kind` (a `DistanceBias`) says.
+        bias: of the distance alone, as `bias_kind` (a `BiasKind`) says.
         window: `(left, right)`, inclusive, -1 without bound.
         length: of a typical sequence. It chooses among tunings and changes no result.
 

@@ -53,6 +53,7 @@ class _Folder:
         self.graph = graph
         self.named: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
         self.masks: dict[Any, fx.Node] = {}
+        self.biases: dict[tuple[Term, ...], fx.Node] = {}
         self.rows = self.named[inputs[0]]
 
     def fold(self, one: Folded) -> fx.Node | None:
@@ -125,12 +126,15 @@ class _Folder:
         return self.masks[key]
 
     def bias(self, parts: Parts) -> fx.Node | None:
-        """The sum of the terms that are left."""
-        total: fx.Node | None = None
-        for term in parts.bias:
-            node = self.term(term)
-            total = node if total is None else self.call(aten.add.Tensor, total, node)
-        return total
+        """The sum of the terms that are left, shared by all attentions that add the same."""
+        if not parts.bias:
+            return None
+        if parts.bias not in self.biases:
+            first, *others = map(self.term, parts.bias)
+            for node in others:
+                first = self.call(aten.add.Tensor, first, node)
+            self.biases[parts.bias] = first
+        return self.biases[parts.bias]
 
     def term(self, term: Term) -> fx.Node:
         """A term times its factor, broadcast as [B or 1, H or 1, L or 1, S]."""

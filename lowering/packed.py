@@ -17,8 +17,9 @@ from torch.export import Dim, ExportedProgram
 
 from headrace import debug, graphs
 from headrace.errors import TraceError
-from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, DistanceBias, Input, Layout, Program
-from headrace.lowering.attention_types import operands
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
+from headrace.lowering.attention_types import attention_nodes, operands
+from headrace.lowering.distance import Distance, read_biases
 from headrace.lowering.padding import same
 from headrace.ops import ATTENTION, POOL
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
@@ -28,6 +29,7 @@ ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
 LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
 # A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
 TYPICAL = 128
+NONE = BiasKind.NONE.value
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Pack:
             carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.recurrent)
             raise TraceError(f"{carriers} would carry state from one sequence of a packed batch to the next.")
         module = graphs.flat_module(program.graph)
-        _swap(module.graph)
+        _swap(module, _biases(program))
         module.recompile()
         names = tuple(name for name in program.input_names if name != PADDING)
         inputs = packed_inputs(program, names, LENGTHS)
@@ -82,14 +84,31 @@ def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str,
             raise TraceError(f"The program cannot be exported with its sequences in one row: {first}") from error
 
 
-def _swap(graph: fx.Graph) -> None:
+def _biases(program: Program) -> list[Distance | None]:
+    """What each attention's bias is of the distance.
+
+    Raises:
+        TraceError: one is more than that.
+    """
+    found = read_biases(program)
+    for node, bias in zip(attention_nodes(program.graph), found, strict=True):
+        if bias is None and operands(node)["bias"] is not None:
+            raise TraceError(
+                f"{node.name} adds a bias of the shape of its scores, which a packed program does not have: it is no "
+                "function of the distance between query and key."
+            )
+    return found
+
+
+def _swap(module: fx.GraphModule, biases: list[Distance | None]) -> None:
+    graph, left = module.graph, iter(enumerate(biases))
     named = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     last = list(named.values())[-1]
     with graph.inserting_after(last):
         offsets = graph.placeholder(OFFSETS)
     for node in list(graph.nodes):
         if node.target is ATTENTION:
-            _replace(graph, node, _attention(graph, node, offsets))
+            _replace(graph, node, _attention(module, node, offsets, *next(left)))
         elif node.target is POOL:
             with graph.inserting_before(node):
                 new = graph.call_function(POOL_VARLEN, (node.args[0], offsets, node.args[2]))
@@ -112,11 +131,11 @@ def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:
     graph.erase_node(old)
 
 
-def _attention(graph: fx.Graph, node: fx.Node, offsets: fx.Node) -> fx.Node:
+def _attention(module: fx.GraphModule, node: fx.Node, offsets: fx.Node, order: int, bias: Distance | None) -> fx.Node:
     """[1, H, T, D] operands to the operator's [T, H, D], and its answer back to [1, T, H, Dv]."""
-    args = operands(node)
-    if args["bias"] is not None:
-        raise TraceError(f"{node.name} adds a bias of the shape of its scores, which a packed program does not have.")
+    args, graph, values = operands(node), module.graph, f"distance_bias_{order}"
+    if bias is not None:
+        module.register_buffer(values, bias.values)
     with graph.inserting_before(node):
         rows = [
             graph.call_function(
@@ -124,8 +143,16 @@ def _attention(graph: fx.Graph, node: fx.Node, offsets: fx.Node) -> fx.Node:
             )
             for x in "qkv"
         ]
-        form = (args["scale"], args["kind"], args["window"], args["softcap"], DistanceBias.NONE.value, TYPICAL)
-        out = graph.call_function(ATTENTION_VARLEN, (*rows, offsets, args["sinks"], None, *form))
+        form = (
+            args["scale"],
+            args["kind"],
+            args["window"],
+            args["softcap"],
+            bias.kind.value if bias else NONE,
+            TYPICAL,
+        )
+        added = None if bias is None else graph.get_attr(values)
+        out = graph.call_function(ATTENTION_VARLEN, (*rows, offsets, args["sinks"], added, *form))
         return graph.call_function(torch.ops.aten.unsqueeze.default, (out, 0))
 
 

@@ -8,6 +8,7 @@ from headrace.ir import Layout, Prefill, Program, Task
 from headrace.lowering import agreement, probe
 from headrace.lowering.agreement import Agree
 from headrace.lowering.attention_types import TypeAttention
+from headrace.lowering.distance import TypeBias
 from headrace.lowering.enable import EnableTasks
 from headrace.lowering.layout import ChooseLayout
 from headrace.lowering.merge import MergeLinear
@@ -28,6 +29,7 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
     return (
         Recover(),
         TypeAttention(),
+        TypeBias(),
         Agree(eager),
         Probe(eager),
         DecideRoute(),

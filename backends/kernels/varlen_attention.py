@@ -11,7 +11,7 @@ from headrace.backends.kernels import tuning
 from headrace.backends.kernels.tiles import TileList
 from headrace.backends.kernels.tuning import Blocks
 from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
-from headrace.ir import DistanceBias, MaskKind, Window
+from headrace.ir import BiasKind, MaskKind, Window
 
 LISTED = 16  # tiles that one program lists
 
@@ -23,7 +23,7 @@ class Form(NamedTuple):
     kind: str = MaskKind.BIDIRECTIONAL
     window: Window = Window()
     softcap: float = 0.0
-    bias_kind: str = DistanceBias.NONE
+    bias_kind: str = BiasKind.NONE
 
 
 def varlen_attention(
@@ -132,7 +132,7 @@ def launch(
     """The kernel's arguments and its constants."""
     assert form.scale > 0, "the kernel takes the largest score before it scales"
     assert q.stride(2) == k.stride(2) == v.stride(2) == 1, "a head's elements lie side by side"
-    assert (bias is None) == (form.bias_kind == DistanceBias.NONE), "a bias and its kind come together"
+    assert (bias is None) == (form.bias_kind == BiasKind.NONE), "a bias and its kind come together"
     heads, group = q.shape[1], q.shape[1] // k.shape[1]
     pack = packed_heads(group, blocks.pack)
     assert work.rows * pack <= blocks.m, f"tiles of {work.rows} rows of {pack} heads do not fit in {blocks.m}"
@@ -161,7 +161,7 @@ def launch(
         "RIGHT": 0 if MaskKind(form.kind).causal else max(form.window.right, -1),
         "CHUNK": form.window.left + 1 if chunked else 0,
         "BIAS": str(form.bias_kind),
-        "REACH": 0 if bias is None or form.bias_kind != DistanceBias.RELATIVE else (bias.shape[1] - 1) // 2,
+        "REACH": 0 if bias is None or form.bias_kind != BiasKind.RELATIVE else (bias.shape[1] - 1) // 2,
         "SINK": sinks is not None,
         "MERGED": work.bounds is not None,
         "SPLIT": blocks.split,

@@ -21,7 +21,7 @@ from torch import Tensor
 from headrace import ops
 from headrace.backends.kernels import ops as _registered  # noqa: F401 - puts the kernel behind the operator
 from headrace.backends.kernels import tiles, tuning
-from headrace.ir import DistanceBias as Bias
+from headrace.ir import BiasKind as Bias
 from headrace.ir import MaskKind, Window
 from headrace.packed_ops import ATTENTION_VARLEN, attention_varlen, distance_bias
 

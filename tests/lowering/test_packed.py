@@ -9,7 +9,7 @@ import torch
 
 from headrace import graphs
 from headrace.errors import TraceError
-from headrace.ir import OFFSETS, Layout, PoolKind, Task
+from headrace.ir import OFFSETS, BiasKind, Layout, PoolKind, Task
 from headrace.lowering.packed import PADDING, Pack, packed_inputs
 from headrace.lowering.pipeline import prepare
 from headrace.ops import ATTENTION, MASK, POOL, pool_rows
@@ -39,9 +39,13 @@ def packed(analysed: Any, name: str) -> tuple[Any, Any]:
 def test_each_sequence_answers_as_alone(name: str, analysed: Any) -> None:
     """P15, and more tokens in the row than the model has positions."""
     padded, program = packed(analysed, name)
+    assert_alone(padded, program, per_token=CASES[name][1] == "token_classify")
+
+
+def assert_alone(padded: Any, program: Any, per_token: bool) -> None:
+    """Each sequence of the row answers as the padded program answers it alone."""
     inputs = packed_inputs(program, program.input_names[:-1], LENGTHS)
     (together,), _ = graphs.run(program.graph, inputs)
-    per_token = CASES[name][1] == "token_classify"
     begin = 0
     for row, length in enumerate(LENGTHS):
         one = {key: value[:, begin : begin + length] for key, value in inputs.items() if key != OFFSETS}
@@ -113,3 +117,34 @@ def test_pooling_equals_the_padded_kind(kind: PoolKind) -> None:
     offsets = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
     alone = [pool_rows(part, torch.ones(part.shape[:2]), kind) for part in rows.split(LENGTHS, dim=1)]
     torch.testing.assert_close(pool_packed(rows, offsets, kind), torch.cat(alone), atol=1e-6, rtol=1e-6)
+
+
+BIASED = {
+    "bloom": ("AutoModel", BiasKind.ALIBI, (4,)),
+    "mpt": ("AutoModel", BiasKind.ALIBI, (4,)),
+    # Both have trained buckets up to the longest text that the tiny model takes.
+    "mpnet": ("AutoModel", BiasKind.RELATIVE, (4, 93)),
+    "t5": ("T5EncoderModel", BiasKind.RELATIVE, (4, 31)),
+}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_a_bias_of_the_distance_is_computed_from_it(name: str, analysed: Any) -> None:
+    """No tensor of the shape of the scores: slopes or a table, as the bias itself gave them."""
+    head, kind, shape = BIASED[name]
+    program = analysed(name, head)
+    assert {spec.bias for spec in program.attention} == {kind}
+    padded = prepare(program, Task.EMBED)
+    packed = Pack()(padded)
+    nodes = [node for node in packed.graph.graph.nodes if node.target is ATTENTION_VARLEN]
+    assert [(node.args[10], tuple(node.args[5].meta["val"].shape)) for node in nodes] == [(kind, shape)] * 2
+    assert_alone(padded, packed, per_token=False)
+
+
+def test_a_bias_of_more_than_the_distance_is_not_packed(analysed: Any) -> None:
+    """DeBERTa's depends on the words, and Falcon's is rounded to bfloat16, which no function of the distance is."""
+    for name in ("deberta-v2", "falcon-alibi"):
+        program = analysed(name)
+        assert {spec.bias for spec in program.attention} == {BiasKind.TENSOR}
+        with pytest.raises(TraceError, match="it is no function of the distance between query and key"):
+            Pack()(prepare(program, Task.EMBED))
