@@ -25,15 +25,15 @@ from tests.tiny import VOCABULARY, checkpoint, fed
 DECODER, ENCODER_ONLY = AttentionType.DECODER, AttentionType.ENCODER_ONLY
 CAUSAL, BIDIRECTIONAL = (MaskKind.CAUSAL, Window(-1, 0)), (MaskKind.BIDIRECTIONAL, Window())
 LOCAL = (MaskKind.CAUSAL, Window(3, 0))
-NONE, TENSOR = BiasKind.NONE, BiasKind.TENSOR
+NONE, TENSOR, ALIBI, RELATIVE = BiasKind.NONE, BiasKind.TENSOR, BiasKind.ALIBI, BiasKind.RELATIVE
 
 # name: (type, the mask of each layer, bias kind)
 MODELS: dict[str, tuple[AttentionType, list[tuple[MaskKind, Window]], BiasKind]] = {
-    "mpnet": (ENCODER_ONLY, [BIDIRECTIONAL] * 2, TENSOR),
+    "mpnet": (ENCODER_ONLY, [BIDIRECTIONAL] * 2, RELATIVE),
     "deberta": (ENCODER_ONLY, [BIDIRECTIONAL] * 2, TENSOR),
     "deberta-v2": (ENCODER_ONLY, [BIDIRECTIONAL] * 2, TENSOR),
-    "bloom": (DECODER, [CAUSAL] * 2, TENSOR),
-    "mpt": (DECODER, [CAUSAL] * 2, TENSOR),
+    "bloom": (DECODER, [CAUSAL] * 2, ALIBI),
+    "mpt": (DECODER, [CAUSAL] * 2, ALIBI),
     "falcon": (DECODER, [CAUSAL] * 2, NONE),
     "falcon-alibi": (DECODER, [CAUSAL] * 2, TENSOR),
     "gpt-neo": (DECODER, [CAUSAL, LOCAL], NONE),
@@ -185,7 +185,7 @@ OWN = {
     einsum: (ENCODER_ONLY, BIDIRECTIONAL, NONE),
     merged: (ENCODER_ONLY, BIDIRECTIONAL, NONE),
     near: (ENCODER_ONLY, (MaskKind.BIDIRECTIONAL, Window(2, 2)), NONE),
-    relative: (ENCODER_ONLY, BIDIRECTIONAL, TENSOR),
+    relative: (ENCODER_ONLY, BIDIRECTIONAL, RELATIVE),
     steadied: (ENCODER_ONLY, BIDIRECTIONAL, NONE),
 }
 
