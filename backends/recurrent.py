@@ -20,7 +20,7 @@ from headrace.recurrent_ops import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, 
 
 # Tokens a block. A scan's block is what stays in cache. In the others work grows with the block and calls fall; a
 # decay a key channel makes [block, block, channels] weights, so its block is small.
-SCAN_BLOCK, BLOCK, CHANNEL_BLOCK = 32, 64, 16
+SCAN_BLOCK, BLOCK, CHANNEL_BLOCK = 8, 64, 16
 
 
 def convolution_taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,16 +48,21 @@ def scan_blocks(
     kept = recurrent_ops.accumulator(x)
     steps = recurrent_ops.step_sizes(dt, None if dt_bias is None else dt_bias[:, None], softplus).to(kept)
     rows = x.to(kept)
-    step, drive, inputs, outputs = (part.to(kept).movedim(2, 0) for part in (steps, steps * rows, b, c))
+    # Laid out by time, so that a token's states lie together in all that is made from them.
+    step, drive, inputs, outputs = (part.to(kept).movedim(2, 0).contiguous() for part in (steps, steps * rows, b, c))
     y = torch.empty_like(step)
     state = rows.new_zeros((x.shape[0], *a.shape))
+    # Two buffers serve every block: fresh memory would cost more than what is computed in it.
+    forgets, states = (rows.new_empty((SCAN_BLOCK, *state.shape)) for _ in range(2))
     for start in range(0, x.shape[2], SCAN_BLOCK):
         block = slice(start, start + SCAN_BLOCK)
-        decay = torch.exp(step[block, ..., None] * a)
-        states = drive[block, ..., None] * inputs[block, :, None]
-        for now, forget in zip(states, decay, strict=True):
-            state = now.addcmul_(forget, state)
-        y[block] = (states @ outputs[block, ..., None])[..., 0]
+        count = y[block].shape[0]
+        forget = torch.mul(step[block, ..., None], a, out=forgets[:count]).exp_()
+        seen = torch.mul(drive[block, ..., None], inputs[block, :, None], out=states[:count])
+        for now, left in zip(seen, forget, strict=True):
+            state = now.addcmul_(left, state)
+        y[block] = (seen @ outputs[block, ..., None])[..., 0]
+        state = state.clone()
     y = y.movedim(0, 2)
     y = y if d is None else y + rows * d[:, None]
     return (y if z is None else y * functional.silu(z.to(kept))).contiguous()

@@ -258,6 +258,8 @@ SCRUBBED = [
     ("gemma3-bidirectional", "AutoModel", {}),
     ("gpt-oss", "AutoModel", {}),
     ("clip-vision", "CLIPVisionModelWithProjection", {}),
+    ("jamba", "AutoModel", {}),
+    ("recurrent-gemma", "AutoModel", {}),
 ]
 
 
@@ -285,7 +287,7 @@ def facts_of(program: Program):
     """What the program says, without where it came from."""
     said = encode(program)
     del said["source"]
-    for spec in said["attention"]:
+    for spec in (*said["attention"], *said["recurrent"]):
         del spec["provenance"]
     return said
 
