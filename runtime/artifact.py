@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,8 @@ def save(model: CompiledModel, folder: Path) -> Path:
 
 def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:
     """What the manifest says of a model beside its files."""
+    from importlib import metadata
+
     return {
         "libraries": {name: metadata.version(name) for name in backend.libraries},
         "target": backend.name,
@@ -101,6 +102,10 @@ def _check_libraries(folder: Path, libraries: Any) -> None:
     """Compiled code is not portable between versions of what compiled it."""
     if not isinstance(libraries, dict):
         raise ArtifactError(f"{folder}/{MANIFEST} names no libraries. Save the model again.")
+    if not libraries:
+        return
+    from importlib import metadata  # slow to import, where an answer is wanted soon
+
     for name, version in libraries.items():
         try:
             here = metadata.version(name)

@@ -7,25 +7,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 PATIENCE = 2.0
 
 
 class Bar:
     """A line that shows what is going on; drawn from the third second on."""
 
-    def __init__(self, what: str, total: int | None, shown: bool) -> None:
+    def __init__(self, what: str, total: int | None) -> None:
         """`total` is the number of things to do, None for work of unknown size."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
         counted = (BarColumn(), MofNCompleteColumn()) if total else ()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn())
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task(what, total=total)
         self._timer = threading.Timer(PATIENCE, self._progress.start)
         self._timer.daemon = True
-        if shown:
-            self._timer.start()
+        self._timer.start()
 
     def say(self, what: str) -> None:
         """Name the step that begins."""
@@ -44,10 +43,23 @@ class Bar:
             self._progress.stop()
 
 
+class Nothing:
+    """What shows nothing, and loads nothing to show it with."""
+
+    def say(self, what: str) -> None:
+        """As `Bar.say`."""
+
+    def advance(self, count: int) -> None:
+        """As `Bar.advance`."""
+
+    def close(self) -> None:
+        """As `Bar.close`."""
+
+
 @contextmanager
-def bar(what: str, total: int | None = None, shown: bool | None = None) -> Iterator[Bar]:
+def bar(what: str, total: int | None = None, shown: bool | None = None) -> Iterator[Bar | Nothing]:
     """Show a bar while the block runs: always, never, or (None) where stderr is a terminal."""
-    line = Bar(what, total, sys.stderr.isatty() if shown is None else shown)
+    line = Bar(what, total) if (sys.stderr.isatty() if shown is None else shown) else Nothing()
     try:
         yield line
     finally:

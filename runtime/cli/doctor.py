@@ -119,8 +119,8 @@ def _library(name: str, accepted: str, mend: str, needed: bool) -> Finding:
     wanted = f"{accepted or 'any version'} is accepted"
     if version is None:
         mark = Mark.ABSENT if name == "onnxruntime" else Mark.MISSING
-        why = "no target of this version needs it" if mark is Mark.ABSENT else wanted
-        return Finding(name, mark, why, "" if mark is Mark.ABSENT else mend, needed)
+        why = f"the target onnx needs it; {wanted}" if mark is Mark.ABSENT else wanted
+        return Finding(name, mark, why, mend, needed)
     if not satisfies(version, accepted):
         return Finding(name, Mark.WRONG, f"{version}; {wanted}", mend, needed)
     return Finding(name, Mark.OK, f"{version} ({wanted})", needed=needed)
