@@ -97,6 +97,24 @@ def _short(text: str) -> str:
     return printable(text if len(text) <= 40 else text[:37] + "...")
 
 
+def read_arrays(paths: list[Request]) -> list[np.ndarray[Any, Any]]:
+    """The array in each .npy file, for a model that reads arrays.
+
+    Raises:
+        InputError: a request that is no such file.
+    """
+    found = []
+    for path in paths:
+        try:
+            found.append(np.load(str(path), allow_pickle=False))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{_short(str(path))} cannot be read as a .npy file ({error}). The model reads arrays: give the path "
+                "of one file a request, as numpy.save writes it; Headrace decodes no images and no sound."
+            ) from error
+    return found
+
+
 def chunks(source: Iterable[Request]) -> Iterator[list[Request]]:
     """The requests in lists of `CHUNK`, as they are drawn."""
     iterator = iter(source)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError
 from headrace.runtime.cli import console
-from headrace.runtime.cli.lines import Request, chunks, write
+from headrace.runtime.cli.lines import Request, chunks, read_arrays, write
 
 if TYPE_CHECKING:
     from headrace.runtime.api import Traced
@@ -92,7 +92,7 @@ def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answ
         if model is None:
             model = opening.compile(task)
         try:
-            answers = answer(model, chunk)
+            answers = answer(model, read_arrays(chunk) if model.program.arrays else chunk)
         except HeadraceError as error:
             if not done:
                 raise

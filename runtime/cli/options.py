@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 Model = Annotated[str, typer.Argument(help="A model folder, a hub id, or a folder that `headrace compile` wrote.")]
-Texts = Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines of --input or standard input.")]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(help="Texts, or .npy files of arrays; without any, lines of --input or standard input."),
+]
 Input = Annotated[Path | None, typer.Option("--input", "-i", help="Read texts from this file's lines.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Take every line as a text, even where it is JSON.")]
 Target = Annotated[str, typer.Option(help="auto, cpu or reference (slow, needs no compiler).")]

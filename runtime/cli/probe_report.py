@@ -61,7 +61,8 @@ def _measured(program: Program, eager: Eager) -> Report:
     rows = [_row(*described) for described in zip(program.attention, verdicts, shown, strict=True)]
     whole, agrees = _halves(program, eager, length) if paired(program) else _stack(program, eager, length)
     target = f" and a target of {length}" if paired(program) else ""
-    how = f"The original model on one text of {length} tokens{target}, unpadded: one row is changed at a time."
+    what = f"array of {length} rows" if program.arrays else f"text of {length} tokens{target}"
+    how = f"The original model on one {what}, unpadded: one row is changed at a time."
     beside = [(str(spec.call_order), spec.node, spec.operator, direction(spec)) for spec in program.recurrent]
     lines = [*paragraph(how), "", *(aligned([HEADINGS, *rows]) if rows else ["  no attention"]), ""]
     lines += [*aligned([RECURRENCES, *beside]), ""] if beside else []

@@ -16,6 +16,7 @@ from headrace.runtime.explain.words import (
     facts,
     head_dims,
     layers,
+    of_its_inputs,
     prefill_words,
     runs_here,
     summary,
@@ -90,10 +91,10 @@ def _route(program: Program) -> list[str]:
         return ["  not decided yet"]
     route = program.route
     rows = [
-        ("state", f"{route.name}: {MEANS[route.state]}"),
+        ("state", f"{route.name}: {of_its_inputs(program, MEANS[route.state])}"),
         ("rule", f"{route.rule}: {RULES[route.rule]}"),
         ("why", route.reason),
-        ("prefill", prefill_words(program.prefill)),
+        ("prefill", of_its_inputs(program, prefill_words(program.prefill))),
     ]
     if not runs_here(route):
         rows.append(("note", "this version cannot run it yet"))

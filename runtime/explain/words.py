@@ -24,7 +24,7 @@ from headrace.ir import (
 from headrace.runtime.engine import NOT_YET
 from headrace.runtime.states import STATES
 from headrace.tasks import Tasks
-from headrace.text import labels_text, limits_text, pooling_text, positions_text
+from headrace.text import inputs_text, labels_text, limits_text, pooling_text, positions_text
 
 # Contract B in order; the first that matches decides.
 RULES = {
@@ -67,7 +67,16 @@ def summary(program: Program) -> str:
     elif program.route:
         single = program.prefill is Prefill.SINGLE_PASS
         parts += ["it runs in one pass" if single else "it may read a text in chunks", _abilities(program)]
-    return "; ".join(parts) + "."
+    return of_its_inputs(program, "; ".join(parts) + ".")
+
+
+def of_its_inputs(program: Program, said: str) -> str:
+    """A sentence about texts and tokens as one about what the program reads: arrays, of which it makes rows."""
+    if not program.arrays:
+        return said
+    for word, other in (("token", "row"), ("a text", "an array"), ("text", "array")):
+        said = said.replace(word, other)
+    return said
 
 
 def _kind(program: Program) -> str:
@@ -184,18 +193,16 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
     """Everything else that is known, by name."""
     found = {
         "default task": task or "none",
+        "reads": inputs_text(program) if program.arrays else "",
         "head": _head(program),
         "pooling": pooling_text(program.pooling) if program.pooling else "none",
-        "longest text": limits_text(program.limits),
-        "truncation": _truncation(program),
-        "prompts": ", ".join(name for name, _ in program.text.prompts),
-        "positions": positions_text(program.positions),
-        "padding": _padding(program.padding),
+        **(_of_texts(program) if not program.arrays else {}),
+        "padding": of_its_inputs(program, _padding(program.padding)),
         "layout": _layout(program),
         "labels": labels_text(program.labels) if program.labels else "none",
         "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.claims),
         "not in the checkpoint": ", ".join(program.missing),
-        "vocabulary": f"{program.vocabulary:,} tokens",
+        "vocabulary": f"{program.vocabulary:,} tokens" if program.vocabulary else "",
         "parameters": f"{program.source.parameters:,}",
         "dtype": program.dtype,
         "target": target or "not chosen yet",
@@ -203,6 +210,15 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "source": program.source.name,
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+def _of_texts(program: Program) -> dict[str, str]:
+    return {
+        "longest text": limits_text(program.limits),
+        "truncation": _truncation(program),
+        "prompts": ", ".join(name for name, _ in program.text.prompts),
+        "positions": positions_text(program.positions),
+    }
 
 
 def _head(program: Program) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conformance import oracle
-from tests.tiny import arrays
+from tests.tiny import EOS, VOCABULARY, arrays
 
 
 def own(name: str) -> Callable[[Any], Any]:
@@ -63,3 +63,29 @@ def test_task(
     oracle.require_close([model([one])[0] for one in requests], eager, requests, read, feed)
     for one, other in zip(model(requests), model(requests), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+TOWERS = [
+    ("clip-text", "CLIPTextModelWithProjection", {"projection_dim": 16}, None, "text_embeds", "exact"),
+    ("siglip-text", "SiglipTextModel", {}, "own", "pooler_output", "unpadded"),
+]
+
+
+@pytest.mark.parametrize(("name", "head", "config", "pooling", "field", "padding"), TOWERS, ids=["clip", "siglip"])
+def test_text_tower(
+    name: str,
+    head: str,
+    config: dict[str, Any],
+    pooling: str | None,
+    field: str,
+    padding: str,
+    tiny: Any,
+    compiled: Any,
+) -> None:
+    """The vector that an image's is compared with: CLIP reads it at the end token, SigLIP at the last."""
+    model = compiled(name, head, "reference", config=config, pooling=pooling)
+    assert model.program.padding == padding
+    requests = [[*ids[:63], EOS] for ids in oracle.prompts(63, VOCABULARY)]
+    eager = tiny(name, head, **config)
+    oracle.require_close(model(requests), eager, requests, own(field))
+    oracle.require_close([model([ids])[0] for ids in requests], eager, requests, own(field))

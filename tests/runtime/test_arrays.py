@@ -13,6 +13,7 @@ import headrace
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input
 from headrace.runtime.arrays import Arrays
+from headrace.runtime.cli.lines import read_arrays
 from tests.synthetic import facts
 from tests.tiny import arrays, build
 
@@ -141,3 +142,23 @@ def test_an_embedding_is_the_models_own_and_says_so(images):
     np.testing.assert_allclose(vectors, wanted, atol=1e-5)
     rows = model.token_embed(images)
     assert [row.shape for row in rows] == [(10, 32)] * 5
+
+
+def test_the_command_line_reads_npy_files(images, tmp_path):
+    path = tmp_path / "image.npy"
+    np.save(path, images[0])
+    (read,) = read_arrays([str(path)])
+    np.testing.assert_array_equal(read, images[0])
+    with pytest.raises(InputError, match=r"a cat cannot be read as a \.npy file .*The model reads arrays"):
+        read_arrays(["a cat"])
+    np.save(path, np.array([{}]), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_arrays([str(path)])
+
+
+def test_the_explanation_speaks_of_arrays(classifier):
+    said = classifier.explain()
+    assert "it can classify arrays" in " ".join(said.split())
+    assert "pixel_values float32 [batch, channels 3, height 24, width 24]" in said
+    assert "text" not in said
+    assert "token" not in said
