@@ -246,14 +246,16 @@ def _rows_given(given: Given, length: int, place: int) -> int | str | None:
 
     Queries are made from the first; the second, if there is one, can be what the keys are made from.
     """
-
-    def is_rows(value: Any) -> bool:
-        shape = value.shape if isinstance(value, Tensor) and value.is_floating_point() else ()
-        return tuple(shape[:2]) == (1, length) and len(shape) == 3
-
-    found = {id(value): name for name, value in reversed(given.items()) if is_rows(value)}
+    rows = [(name, value) for name, value in given.items() if _rows_axis(value, length) is not None]
+    found = {id(value): name for name, value in reversed(rows)}
     names = [name for name in given if name in found.values()]
     return names[place] if place < len(names) else None
+
+
+def _rows_axis(value: Any, length: int) -> int | None:
+    """The dimension of a float tensor that holds one row a token: 1 of [1, S, W], 0 of [S, 1, W]; else None."""
+    shape = tuple(value.shape) if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 3 else ()
+    return next((axis for axis in (1, 0) if shape and shape[axis] == length and shape[1 - axis] == 1), None)
 
 
 def _reached(
@@ -278,17 +280,19 @@ def _reached(
         before = run(rows)
     except Exception:  # it needs what the model around it keeps
         return None
-    if before is None or before.shape[:2] != (1, length):
+    given_axis = _rows_axis(rows, length)
+    axis = _rows_axis(before.flatten(2), length) if before is not None and before.dim() > 2 else None
+    if before is None or axis is None or given_axis is None:
         return None
 
     def reached_by(key: int) -> frozenset[int]:
         seen: frozenset[int] = frozenset()
         for noise in _noises(rows):
             noisy = rows.clone()
-            noisy[0, key] += noise
+            noisy.select(given_axis, key).add_(noise)
             after = run(noisy)
             assert after is not None
-            seen |= frozenset((after != before).flatten(2).any(-1)[0].nonzero().flatten().tolist())
+            seen |= frozenset((after != before).movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
             if len(seen) == length:
                 break
         return seen

@@ -14,7 +14,8 @@ from headrace.lowering.scores import Scores, Term, Unread, name_of, rank_of
 from headrace.lowering.summands import Parts
 from headrace.ops import ATTENTION, MASK
 
-PADDING = "attention_mask"
+# What says which tokens are real, of a text and of a decoder's target.
+PADDINGS = ("attention_mask", "decoder_attention_mask")
 # Of these, the elements stay in their order: an operand that was [B, H, S, D] before is taken from there.
 RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "clone", "contiguous"})
 STRIDED = frozenset({"transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "alias"})
@@ -114,7 +115,9 @@ class _Folder:
         if parts.mask is not None:
             return self.named[parts.mask.name]
         kind, window, _ = parts.relation
-        padding = self.named[PADDING]
+        # Of an encoder-decoder's two, the one that is as long as the keys.
+        given = [self.named[name] for name in PADDINGS if name in self.named]
+        padding = next((n for n in given if equal(n.meta["val"].shape[1], k.meta["val"].shape[2])), given[0])
         lengths = [padding if equal(n.meta["val"].shape[2], padding.meta["val"].shape[1]) else n for n in (q, k)]
         key = (kind, window, *lengths)
         if key not in self.masks:

@@ -19,7 +19,7 @@ from headrace.lowering.scores import HIDDEN, Fill, Scores, Term, Unread, split_t
 from headrace.ops import MASK
 
 # The same for every text of a length: a mask may read these, and no other input.
-PLACES = frozenset({"attention_mask", "position_ids"})
+PLACES = frozenset({"attention_mask", "decoder_attention_mask", "position_ids"})
 WHOLE = Relation(MaskKind.BIDIRECTIONAL, EVERYTHING, padded=False)
 
 

@@ -218,6 +218,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mbart": ("MBartConfig", BART),
     "marian": ("MarianConfig", BART),
     "pegasus": ("PegasusConfig", BART),
+    # Its own attention, rows along the first dimension, and a mask made of the decoder's padding.
+    "fsmt": (
+        "FSMTConfig",
+        BART | {"langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY},
+    ),
     "t5gemma": ("T5GemmaConfig", {"encoder": GEMMA2, "decoder": GEMMA2, "vocab_size": VOCABULARY, **SPECIAL}),
     "minimax": (
         "MiniMaxConfig",
