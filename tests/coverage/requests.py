@@ -30,8 +30,8 @@ def request(program: Program, length: int, seed: int) -> Request:
         return Request(torch.empty(0), torch.empty(0), drawn)
     generator = torch.Generator().manual_seed(100 * length + seed)
     text = torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
-    if program.ending is not None:
-        text[-1] = program.ending
+    if program.marker is not None:
+        text[-1] = program.marker
     longest = (program.target_limits.length if program.target_limits else None) or length
     target = torch.randint(FIRST_ID, program.vocabulary, (min(max(1, length - 2), longest),), generator=generator)
     return Request(text, target, {})
