@@ -1,8 +1,9 @@
 """Write docs/coverage.md and docs/coverage.json: what Headrace does with every architecture, each run and compared.
 
-python docs/make_coverage.py [--jobs 2] [--only bert]     (make coverage)
+python -m docs.make_coverage [--jobs 2] [--only bert] [--rows FILE]     (make coverage)
 
-With `--only`, the rows of the named architectures are printed and nothing is written.
+With `--only`, the rows of the named architectures are printed and nothing is written. With `--rows`, each row is kept
+in that file as it comes, and those that it holds are not measured again: an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Write docs/coverage.md and docs/coverage.json.")
     parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--only", nargs="*", help="architectures to measure and print, writing nothing")
+    parser.add_argument("--rows", type=Path, help="a file of rows to keep and to go on from")
     options = parser.parse_args(arguments)
     wanted = [*text_rows(), *((name, NAMED[name].head) for name in NAMED)]
     if options.only:
         wanted = [pair for pair in wanted if pair[0] in options.only]
-    records = list(measured(wanted, options.jobs))
+    records = list(measured(wanted, options.jobs, options.rows))
     built = [record for record in records if not record["unbuilt"]]
     if options.only:
         print(json.dumps(records, indent=1))
@@ -51,18 +53,29 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def measured(wanted: list[tuple[str, str]], jobs: int) -> Iterator[Record]:
+def measured(wanted: list[tuple[str, str]], jobs: int, kept: Path | None) -> Iterator[Record]:
     """Each row's record, in the order asked for. A process is used for a few dozen rows, then replaced."""
+    done = {(row["architecture"], row["head"]): row for row in map(json.loads, _lines(kept))}
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(jobs, context, initializer=quiet, max_tasks_per_child=40) as pool,
         Progress() as progress,
     ):
-        shown = progress.add_task("architectures", total=len(wanted))
-        futures: list[Future[Record]] = [pool.submit(row_of, name, head) for name, head in wanted]
-        for _ in as_completed(futures):
+        missing = [pair for pair in wanted if pair not in done]
+        shown = progress.add_task("architectures", total=len(wanted), completed=len(wanted) - len(missing))
+        futures: list[Future[Record]] = [pool.submit(row_of, name, head) for name, head in missing]
+        for future in as_completed(futures):
+            row = future.result()
+            done[row["architecture"], row["head"]] = row
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
             progress.advance(shown)
-        yield from (future.result() for future in futures)
+    yield from (done[pair] for pair in wanted)
+
+
+def _lines(kept: Path | None) -> list[str]:
+    return kept.read_text().splitlines() if kept is not None and kept.exists() else []
 
 
 if __name__ == "__main__":
