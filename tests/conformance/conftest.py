@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-TARGETS = ("reference", "cpu")
+TARGETS = ("reference", "cpu", "onnx")
 
 
 @pytest.fixture(params=TARGETS)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.backends import backend
 from tests.conformance import oracle
 
 LONG = "The reservoir was built above the valley so that water would reach every village by its own weight. " * 20
@@ -144,6 +145,8 @@ def test_smollm2_embeds(target: str, pool: str, dtype: str, real: Real) -> None:
     """A real causal LM within D1: 1e-4 in float32; in bfloat16 twice Hugging Face's own distance + 1e-4."""
     import transformers
 
+    if dtype not in backend(target).dtypes:
+        pytest.skip(f"the target {target} runs no {dtype}")
     where = folder("smollm2")
     model = real("smollm2", target, dtype=dtype, pooling=pool)
     texts = [text[:600] for text in TEXTS if text]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -191,6 +194,43 @@ def test_missing_truncated_and_changed_files_are_named(name: str, folder: Path) 
     path.unlink()
     with pytest.raises(headrace.ArtifactError, match=f"missing {name}"):
         headrace.load(folder)
+
+
+def _mutate(path: Path, others: list[Path], random: Random) -> None:
+    """One damage of a kind that disks, copies and people do."""
+    held = path.read_bytes()
+    place = random.randrange(len(held))
+    other = random.choice(others)
+    damages: list[Callable[[], object]] = [
+        lambda: path.write_bytes(held[:place] + bytes([held[place] ^ 1 << random.randrange(8)]) + held[place + 1 :]),
+        lambda: path.write_bytes(held[:place]),
+        lambda: path.write_bytes(held[:place] + bytes(64) + held[place + 64 :]),
+        lambda: path.write_bytes(held + b"x"),
+        lambda: path.write_bytes(other.read_bytes()),
+        path.unlink,
+    ]
+    random.choice(damages)()
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["one file", "data apart"])
+def test_no_damage_goes_unseen(external: bool, embedder: Any, exported: Path, tmp_path: Path) -> None:
+    """Refused, or harmless: never a crash, never another answer."""
+    whole = embedder.export_onnx(tmp_path / "whole", external_from=1) if external else exported
+    wanted, random = headrace.load(whole).embed(TEXTS), Random(external)
+    files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    assert external == any(path.name == "model.onnx_data" for path in files)
+    refused: list[str] = []
+    for round_ in range(60):
+        folder = Path(shutil.copytree(whole, tmp_path / str(round_)))
+        _mutate(folder / random.choice(files), [folder / name for name in files], random)
+        try:
+            np.testing.assert_array_equal(headrace.load(folder).embed(TEXTS), wanted)
+        except headrace.ArtifactError as error:
+            refused.append(str(error))
+        shutil.rmtree(folder)
+    assert len(refused) >= 50
+    for said in refused:
+        assert re.search(r"changed|missing|cannot be read|no saved model|not a manifest", said), said
 
 
 def test_a_moved_folder_works(folder: Path, tmp_path: Path) -> None:
