@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headrace import graphs
+from headrace import graphs, linear_ops, ops, recurrent_ops  # noqa: F401 - a graph that is read needs its operators
 from headrace.backends.tensors import OnTensors
 from headrace.ir import Layout, Program
 

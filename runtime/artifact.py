@@ -10,6 +10,7 @@ from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend
 from headrace.codec import decode, encode
 from headrace.errors import ArtifactError, missing_library
+from headrace.frontend import operators
 from headrace.ir import OutputKind, Program
 from headrace.runtime.engine import Lane
 from headrace.runtime.manifest import MANIFEST, check_files, check_trust, new_folder, read_manifest, write_manifest
@@ -88,6 +89,8 @@ def _lane(folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], ba
     require_known_state(program)
     if name not in manifest["files"]:
         raise ArtifactError(f"{folder}/{MANIFEST} names {name}, which is not among its files. Save the model again.")
+    if "torch" in backend.libraries:
+        operators.register(program)
     return Lane(program, backend.load(folder / name, program), state_for(program))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,26 @@ def test_loaded_equals_saved(saved: tuple[Path, Any]) -> None:
     assert loaded.explain() == model.explain()
     with pytest.raises(headrace.InputTooLongError, match="max_length=9"):
         loaded.embed("w5 " * 20)
+
+
+READ = """
+import sys
+import headrace
+loaded = headrace.load(sys.argv[1])
+print(loaded.program.route.name, *(f"{value:.9e}" for value in loaded([[5, 6, 7]], task="embed")[0]))
+"""
+
+
+@pytest.mark.parametrize("name", ["bert", "jamba", "rwkv"])
+def test_a_fresh_process_reads_it(name: str, tmp_path: Path) -> None:
+    """The operators that a graph holds are known where nothing was traced."""
+    model = headrace.compile(build(name), target="reference", pooling="mean")
+    path = model.save(tmp_path / "saved")
+    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    route, *values = done.stdout.split()
+    assert route == model.program.route.name
+    np.testing.assert_allclose([float(value) for value in values], model([[5, 6, 7]], task="embed")[0], rtol=1e-6)
 
 
 def test_compiled_code_survives(tmp_path: Path) -> None:
