@@ -38,7 +38,7 @@ def fit_arrays(module: nn.Module, signature: Signature, processor: Mapping[str, 
     name, configs = signature.inputs[0], list(_configs(module))
     met: list[str] = []
     with implementation(module, "eager"), torch.no_grad():
-        for axes in SHAPES[name](configs, processor):
+        for axes in dict.fromkeys(SHAPES[name](configs, processor)):
             try:
                 fitted = _fitted(module, signature, Input(name, "float32", (BATCH, *axes)))
                 return replace(signature, arrays=(fitted,))

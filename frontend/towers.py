@@ -1,4 +1,4 @@
-"""A model whose forward failed: why, and for one of several towers, which classes load one of them."""
+"""A model whose forward failed: why, and how to load one tower where the model has several."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 
 from torch import nn
 
-from headrace.frontend.served import ARRAYS, Signature
+from headrace.frontend.served import ARRAYS, DECODED, Signature
 
 
 def failure(module: nn.Module, config: Any, signature: Signature, what: str, error: Exception) -> str:
     """The message for a forward that failed on a batch of `what`."""
     takes = {name for inner in module.modules() for name in inspect.signature(inner.forward).parameters}
     if not signature.arrays and (others := sorted(takes & set(ARRAYS))):
-        towers = _classes_of_parts(module, config)
-        named = f" (here {', '.join(towers)})" if towers else ""
-        return (
-            f"The model reads input_ids and {' and '.join(others)} together, and its forward fails on input_ids alone. "
-            f"One tower at a time is served: load it by its own class{named} and give that."
-        )
+        read = ["input_ids", *others]
+        if DECODED[0] in takes:
+            read, cure = [*others, DECODED[0]], "Give its encoder alone, as get_encoder() returns it."
+        else:
+            towers = _classes_of_parts(module, config)
+            named = f" (here {', '.join(towers)})" if towers else ""
+            cure = f"One tower at a time is served: load it by its own class{named} and give that."
+        return f"The model reads {' and '.join(read)} together, and its forward fails on token ids alone. {cure}"
     return f"The model's own forward fails on a batch of {what}: {error}"
 
 

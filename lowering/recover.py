@@ -49,7 +49,7 @@ class Recover:
                 program.graph, lambda graph: names.extend(fold(graph, folded, program.input_names))
             )
         except Unread as reason:
-            raise _refusal(hidden, [str(reason)]) from reason
+            raise _refusal([*hidden, *opaque], [str(reason)]) from reason
         recovered = program.with_(exported=exported, recovered=tuple(names))
         if any(one.parts.measured for one in folded):
             recovered = recovered.with_(limits=_limits(program.limits))

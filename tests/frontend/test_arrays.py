@@ -121,6 +121,14 @@ def test_two_towers_are_refused_with_the_classes_of_each(tiny, name):
         trace(checkpoint(tiny(name)))
 
 
+def test_an_encoder_decoder_of_arrays_is_refused_and_its_encoder_served(tiny):
+    model = tiny("whisper")
+    with pytest.raises(TraceError, match=r"input_features and decoder_input_ids together.*get_encoder\(\)"):
+        trace(checkpoint(model))
+    program = trace(checkpoint(model.get_encoder())).program
+    assert [(axis.name, axis.size) for axis in program.inputs[0].axes[1:]] == [("mel bins", 8), ("frames", 20)]
+
+
 def test_a_forward_that_reads_nothing_known_is_refused():
     class Odd(nn.Module):
         def forward(self, points):
