@@ -14,7 +14,6 @@ import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +55,21 @@ def main(arguments: Sequence[str]) -> int:
 def measured(wanted: list[tuple[str, str]], jobs: int, kept: Path | None) -> Iterator[Record]:
     """Each row's record, in the order asked for. A process is used for a few dozen rows, then replaced."""
     done = {(row["architecture"], row["head"]): row for row in map(json.loads, _lines(kept))}
+    missing = [pair for pair in wanted if pair not in done]
     context = multiprocessing.get_context("spawn")
-    with (
-        ProcessPoolExecutor(jobs, context, initializer=quiet, max_tasks_per_child=40) as pool,
-        Progress() as progress,
-    ):
-        missing = [pair for pair in wanted if pair not in done]
+    with context.Pool(jobs, quiet, maxtasksperchild=40) as pool, Progress() as progress:
         shown = progress.add_task("architectures", total=len(wanted), completed=len(wanted) - len(missing))
-        futures: list[Future[Record]] = [pool.submit(row_of, name, head) for name, head in missing]
-        for future in as_completed(futures):
-            row = future.result()
+        for row in pool.imap_unordered(_row_of, missing):
             done[row["architecture"], row["head"]] = row
             if kept is not None:
                 with kept.open("a") as file:
                     file.write(json.dumps(row) + "\n")
             progress.advance(shown)
     yield from (done[pair] for pair in wanted)
+
+
+def _row_of(pair: tuple[str, str]) -> Record:
+    return row_of(*pair)
 
 
 def _lines(kept: Path | None) -> list[str]:
