@@ -22,6 +22,7 @@ from headrace.frontend.served import (
     call,
     encoder_rows,
     first_tensor,
+    head_rows,
     hidden_rows,
     positions,
     rows_of,
@@ -190,8 +191,11 @@ class Behaviour:
         module = self._probed if encoded else self._counterpart(self._seen.backbone)
         read = encoder_rows if encoded else hidden_rows
         with implementation(self._double, "eager"), torch.no_grad(), rows_of(module, read) as rows:
-            call(self._probed, self._signature, inputs)
-        return rows[-1]
+            output = call(self._probed, self._signature, inputs)
+        # What comes after the backbone may look ahead too: a head's rows count where it has one a token.
+        after = None if encoded else head_rows(output)
+        after = after if after is not None and after.shape[:2] == rows[-1].shape[:2] and after.dim() == 3 else None
+        return rows[-1] if after is None else torch.cat([rows[-1], after.to(rows[-1].dtype)], -1)
 
     def _counterpart(self, module: nn.Module) -> nn.Module:
         return counterpart(module, self._module, self._double)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,11 @@ def load(
     Raises:
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
     """
+    if isinstance(source, nn.Module) and _saves_itself(source):
+        with tempfile.TemporaryDirectory() as copied:
+            source.save(copied)  # type: ignore[operator]
+            made = load(copied, dtype=dtype, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+        return replace(made, name=f"a {source.__class__.__name__} module")
     if isinstance(source, nn.Module):
         return _from_module(source, dtype, read_tokenizer(tokenizer, trust_remote_code))
     folder = find_folder(source, revision, trust_remote_code)
@@ -91,6 +97,11 @@ def _side_files(folder: Path, weights: Path) -> dict[str, str]:
     found += [(folder, name) for name in ("modules.json", "config_sentence_transformers.json")]
     found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
     return {name: (where / name).read_text() for where, name in found if (where / name).is_file()}
+
+
+def _saves_itself(module: nn.Module) -> bool:
+    """Whether a module is a whole pipeline from texts, as sentence-transformers' are: the folder it saves says all."""
+    return callable(getattr(module, "save", None)) and any(hasattr(module, does) for does in ("encode", "predict"))
 
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:

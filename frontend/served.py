@@ -108,6 +108,12 @@ def first_tensor(output: Any) -> Tensor | None:
     return next((value for value in values if isinstance(value, Tensor)), None)
 
 
+def head_rows(output: Any) -> Tensor | None:
+    """The logits of a model's output, or the tensor that it is or begins with."""
+    logits: Tensor | None = getattr(output, "logits", None)
+    return logits if logits is not None else first_tensor(output)
+
+
 @contextmanager
 def rows_of(backbone: nn.Module, read: Callable[[Any], Tensor] | None = None) -> Iterator[list[Tensor]]:
     """Collect the hidden rows [B, S, H] that the backbone returns while the block runs.
@@ -200,8 +206,7 @@ class Served(nn.Module):
             return vectors
         if kind is OutputKind.TOKEN_EMBEDDING:
             return self.tail(rows.float()) if self.tail is not None else rows
-        logits = getattr(output, "logits", None)
-        taken = logits if logits is not None else first_tensor(output)
+        taken = head_rows(output)
         assert taken is not None
         return taken
 
