@@ -180,7 +180,7 @@ def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None
         one[PADDING] = torch.ones_like(one["input_ids"])
         (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
-        if not same(alone, got):
+        if not same(padded, alone, got):
             raise TraceError(
                 "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
                 "the row, crosses from the sequences before it."

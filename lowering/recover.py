@@ -93,7 +93,7 @@ def _compare(before: Program, after: Program) -> None:
         old, new = (x[real] if padded else x for x in (one, other))
         # A row of padding that sees nothing is not a number in some models' code, and spreads; in a node it is zero.
         known = torch.isfinite(old)
-        if not same(old[known], new[known]) or not torch.isfinite(new).all():
+        if not same(before, old[known], new[known]) or not torch.isfinite(new).all():
             raise AttentionTypeError(
                 f"The attention in the model's own code was read as attention nodes, but {output.name} changed by "
                 f"{float((old[known] - new[known]).abs().max()):.1e}. What was read is not what the code computes."

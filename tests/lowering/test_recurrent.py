@@ -68,6 +68,15 @@ def test_padding_on_either_side_leaves_the_text_as_it_is_alone(analysed, name, p
     torch.testing.assert_close(padded, alone, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["mamba", "rwkv"])
+def test_half_precision(name):
+    """Models that end in float32 whatever they run in are held to what the dtype that they run in allows."""
+    made = trace(checkpoint(build(name).bfloat16()))
+    program = analyse(made.program, made.behaviour)
+    assert (program.dtype, program.padding) == ("bfloat16", PaddingRule.EXACT)
+    assert {spec.verdict for spec in program.recurrent} == {Verdict.PROVEN}
+
+
 class Reversed(nn.Module):
     """A recurrent model that reads its text from the end."""
 
