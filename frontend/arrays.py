@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 from headrace.errors import TraceError
-from headrace.frontend.dryrun import rows_returned
+from headrace.frontend.dryrun import rows_returned, vocabulary_size
 from headrace.frontend.interface import implementation
-from headrace.frontend.served import Signature
+from headrace.frontend.served import Signature, sample
 from headrace.ir import BATCH, Axis, Input
-from headrace.samples import draw
 
 # No first row within so many samples: the model does not read audio samples.
 MOST_SAMPLES = 1 << 16
@@ -128,8 +127,9 @@ def _with(given: Input, place: int, axis: Axis) -> Input:
 
 
 def _rows(module: nn.Module, signature: Signature, given: Input) -> int:
-    found: int = rows_returned(module, signature, {given.name: draw(given, 1, 1)}).shape[1]
-    return found
+    vocabulary = vocabulary_size(module) if signature.decodes else 0
+    inputs = sample(1, 1, vocabulary, frozenset(), arrays=(given,))
+    return int(rows_returned(module, signature, inputs).shape[1])
 
 
 def _yields(module: nn.Module, signature: Signature, given: Input, rows: int) -> bool:

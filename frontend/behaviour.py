@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ from headrace.samples import with_new_end
 # Above this many parameters, the probe runs in the model's own dtype: a float64 copy would not fit beside it.
 COPIED_PARAMETERS = 2_000_000_000
 SHRUNK_WINDOW = 8
+SHORT_TARGET = 12
 # The halves of an encoder-decoder, and the input that holds the tokens of each.
 TEXT, TARGET = "text", "target"
 IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
@@ -56,7 +58,8 @@ class Behaviour:
         """Keep the module; nothing is copied or run before the first measurement."""
         self._served, self._module, self._seen = served, served.model, seen
         # Encoder and decoder are probed with a text and a target of their own, also where a head makes the latter.
-        self._signature = served.signature if seen.pair is None else signature(seen.pair)
+        inner = served.signature if seen.pair is None else signature(seen.pair)
+        self._signature = replace(inner, arrays=served.signature.arrays)
         self._avoid, self._offset = special_ids(config), offset
 
     @torch.no_grad()
@@ -94,25 +97,21 @@ class Behaviour:
             changed: the half of an encoder-decoder whose token changes, `TEXT` or `TARGET`.
             seen: the half whose rows are compared: all of them where it is the other half.
         """
-        if self._signature.arrays:
-            return self._array_change(length)
         before = self._rows(self._inputs(length), seen)
         after = self._rows(self._changed(length, changed), seen)
         kept = slice(None, -1) if changed == seen else slice(None)
+        if self._signature.arrays and changed == seen == TEXT:
+            # A row of an array has no token of its own: its last quarter is new, and the first half's rows are seen.
+            kept = slice(None, (before.shape[1] + 1) // 2)
         return float((before - after)[:, kept].abs().max() / before[:, kept].abs().max().clamp(min=1e-30))
-
-    def _array_change(self, length: int) -> float:
-        """The same for arrays, where a row has no token of its own: a new last quarter, and the first half's rows."""
-        inputs = self._inputs(length)
-        changed = {given.name: with_new_end(inputs[given.name], given) for given in self._signature.arrays}
-        before, after = self._rows(inputs, TEXT), self._rows(changed, TEXT)
-        half = slice(None, (before.shape[1] + 1) // 2)
-        return float((before - after)[:, half].abs().max() / before[:, half].abs().max().clamp(min=1e-30))
 
     def _changed(self, length: int, half: str) -> dict[str, Tensor]:
         """The inputs with another last token in one half."""
         name = IDS[half]
         inputs = self._inputs(length)
+        if self._signature.arrays and half == TEXT:
+            arrays = self._signature.arrays
+            return inputs | {given.name: with_new_end(inputs[given.name], given) for given in arrays}
         ids = inputs[name].clone()
         others = self._inputs(length, seed=1)[name][0]
         ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._seen.vocabulary)
@@ -183,7 +182,9 @@ class Behaviour:
 
     def _inputs(self, length: int, seed: int = 0) -> dict[str, Tensor]:
         arrays = self._signature.arrays
-        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=length, arrays=arrays)
+        # A decoder of arrays may take a target shorter than their rows: what needs one as long is not measured.
+        target = min(length, SHORT_TARGET) if arrays else length
+        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=target, arrays=arrays)
         return inputs if arrays else inputs | {"position_ids": positions(1, length, self._offset)}
 
     def _rows(self, inputs: dict[str, Tensor], half: str) -> Tensor:
@@ -250,16 +251,22 @@ def _rows_given(given: Given, length: int, place: int) -> int | str | None:
 
     Queries are made from the first; the second, if there is one, can be what the keys are made from.
     """
-    rows = [(name, value) for name, value in given.items() if _rows_axis(value, length) is not None]
+    # A second sequence may be of another length.
+    wanted = length if place == 0 else None
+    rows = [(name, value) for name, value in given.items() if _rows_axis(value, wanted) is not None]
     found = {id(value): name for name, value in reversed(rows)}
     names = [name for name in given if name in found.values()]
     return names[place] if place < len(names) else None
 
 
-def _rows_axis(value: Any, length: int) -> int | None:
-    """The dimension of a float tensor that holds one row a token: 1 of [1, S, W], 0 of [S, 1, W]; else None."""
+def _rows_axis(value: Any, length: int | None) -> int | None:
+    """The dimension of a float tensor that holds one row a token: 1 of [1, S, W], 0 of [S, 1, W]; else None.
+
+    Args:
+        length: how many rows it must hold; None takes any number.
+    """
     shape = tuple(value.shape) if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 3 else ()
-    return next((axis for axis in (1, 0) if shape and shape[axis] == length and shape[1 - axis] == 1), None)
+    return next((i for i in (1, 0) if shape and shape[1 - i] == 1 and length in (None, shape[i])), None)
 
 
 def _reached(
@@ -284,7 +291,7 @@ def _reached(
         before = run(rows)
     except Exception:  # it needs what the model around it keeps
         return None
-    given_axis = _rows_axis(rows, length)
+    given_axis = _rows_axis(rows, length if place == 0 else None)
     axis = _rows_axis(before.flatten(2), length) if before is not None and before.dim() > 2 else None
     if before is None or axis is None or given_axis is None:
         return None
@@ -301,7 +308,7 @@ def _reached(
                 break
         return seen
 
-    return {key: reached_by(key) for key in keys}
+    return {key: reached_by(key) for key in keys if key < rows.shape[given_axis]}
 
 
 def _noises(rows: Tensor) -> Iterator[Tensor]:

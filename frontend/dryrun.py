@@ -89,7 +89,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
         TraceError: the model's own forward fails on a plain batch, or returns no rows.
         NonFiniteError: it overflows there already.
     """
-    vocabulary = 0 if signature.arrays else vocabulary_size(module)
+    vocabulary = 0 if signature.arrays and not signature.decodes else vocabulary_size(module)
     avoid = special_ids(config)
     inputs = sample(BATCH, LENGTH, vocabulary, avoid, marker=signature.marker, arrays=signature.arrays)
     try:
@@ -164,8 +164,7 @@ def rows_returned(module: nn.Module, signature: Signature, inputs: dict[str, Ten
     """The hidden rows [B, S, H] that the model makes of the inputs."""
     with _returns(module) as returned:
         call(module, signature, inputs)
-    backbone = _backbone(module, returned)
-    return next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
+    return _rows(module, signature, returned)[2]
 
 
 @contextmanager

@@ -91,12 +91,8 @@ def _graph_table(exported: ExportedProgram, token: int, along: str = "input_ids"
     Args:
         along: the input whose length grows; what the other half of an encoder-decoder reads stays one token long.
     """
-    lookups = [
-        node
-        for node in exported.graph.nodes
-        # One index a token: a pair of positions (T5's relative bias) looks up a distance.
-        if node.target is torch.ops.aten.embedding.default and _repeats(node.args[1]) < 2
-    ]
+    # One index a token: a pair of positions (T5's relative bias) looks up a distance.
+    lookups = [node for node in exported.graph.nodes if (index := _index(node)) is not None and _repeats(index) < 2]
     short, long = (_highest(exported, lookups, token, length, along) for length in GRAPH_LENGTHS)
     grown = GRAPH_LENGTHS[1] - GRAPH_LENGTHS[0]
     return min(
@@ -107,6 +103,17 @@ def _graph_table(exported: ExportedProgram, token: int, along: str = "input_ids"
         ),
         default=None,
     )
+
+
+def _index(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a lookup in a table reads the rows by; None where the node is none."""
+    if node.target is torch.ops.aten.embedding.default:
+        return node.args[1]  # type: ignore[return-value]
+    indices: Any = node.args[1] if node.target is torch.ops.aten.index.Tensor else ()
+    table: Any = node.args[0] if indices else None
+    # Rows of a weight, taken by one index each.
+    alone = len(indices) == 1 and table.op == "placeholder" and table.meta["val"].dim() == 2
+    return indices[0] if alone and indices[0].meta["val"].dtype == torch.int64 else None
 
 
 def _repeats(index: torch.fx.Node) -> int:
@@ -126,19 +133,25 @@ def read_table(exported: ExportedProgram, name: str) -> int | None:
 
 def _highest(exported: ExportedProgram, lookups: list[torch.fx.Node], token: int, length: int, along: str) -> list[int]:
     """The highest index of each lookup on a text, or a target, of that length."""
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     filling = {"input_ids": token, "decoder_input_ids": token, "attention_mask": 1, "decoder_attention_mask": 1}
     given = {
-        name: torch.full((1, length if (name in DECODED) is (along in DECODED) else 1), filling.get(name, 0))
+        name: torch.ones([1, *(int(size) for size in nodes[name].meta["val"].shape[1:])])
+        if nodes[name].meta["val"].is_floating_point()
+        else torch.full((1, length if (name in DECODED) is (along in DECODED) else 1), filling.get(name, 0))
         for name in graphs.inputs_of(exported)
     }
-    indices = [str(node.args[1]) for node in lookups]
+    indices = [str(_index(node)) for node in lookups]
     seen = graphs.run(exported, given, indices)[1]
     return [int(seen[name].max()) for name in indices]
 
 
 def find_target_limits(exported: ExportedProgram, config: Any) -> Limits:
     """The longest target that the decoder can take."""
-    table = _graph_table(exported, token=0, along="decoder_input_ids")
+    given = [node.meta["val"] for node in exported.graph.nodes if node.name in graphs.inputs_of(exported)]
+    # Of arrays of any length nothing says here how many make a row.
+    unsized = any(isinstance(size, torch.SymInt) for one in given if one.is_floating_point() for size in one.shape[1:])
+    table = None if unsized else _graph_table(exported, token=0, along="decoder_input_ids")
     return _table_limits(Positions(PositionSource.GRAPH, table=table), config)
 
 

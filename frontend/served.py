@@ -59,7 +59,9 @@ def signature(module: nn.Module) -> Signature:
     """
     forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
     outer, takers = forwards[0], [names for names in forwards if "input_ids" in names]
-    if not takers:
+    reads = next((names for names in forwards if not {"input_ids", *ARRAYS}.isdisjoint(names)), None)
+    if not takers or (reads is not None and "input_ids" not in reads):
+        # The outermost to name what it reads decides: token ids further in can be a decoder's.
         return _array_signature(forwards)
     # What an open-ended forward does not name it passes on: the first to name the most says what is accepted.
     parameters = max(takers, key=lambda names: sum(name in names for name in FED))
@@ -83,7 +85,8 @@ def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> Sig
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
     if name not in outer and not open_ended:
         return Signature((name,), (), positional=True)
-    return Signature((name,), tuple(switch for switch in SWITCHES if switch in inner))
+    decoded = tuple(one for one in DECODED if one in inner)
+    return Signature((name, *decoded), tuple(switch for switch in SWITCHES if switch in inner))
 
 
 def call(module: nn.Module, signature: Signature, inputs: dict[str, Tensor]) -> Any:
@@ -229,27 +232,24 @@ def sample(
             that its rows are neither the first nor the last.
         target: length of the decoder's inputs; None makes them shorter than the text, so that the two can be told
             apart.
-        arrays: what the model reads in place of tokens: those alone, of so many rows where their size is free.
+        arrays: what the model reads in place of the text's tokens, of so many rows where their size is free.
     """
-    if arrays:
-        return {given.name: draw(given, batch, length, seed) for given in arrays}
     generator = torch.Generator().manual_seed(seed)
     usable = torch.tensor([i for i in range(vocabulary) if i not in avoid] or [0])
 
     def drawn(count: int) -> Tensor:
         return usable[torch.randint(len(usable), (batch, count), generator=generator)]
 
+    drawn_arrays = {given.name: draw(given, batch, length, seed) for given in arrays}
     ids = drawn(length)
     if marker is not None:
         ids[:, [max(0, length - 2), *[1] * (length > 3)]] = marker
     decoded = drawn(target or max(1, length - 2))
-    return {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "token_type_ids": torch.zeros_like(ids),
-        "decoder_input_ids": decoded,
-        "decoder_attention_mask": torch.ones_like(decoded),
-    }
+    target_inputs = {"decoder_input_ids": decoded, "decoder_attention_mask": torch.ones_like(decoded)}
+    if arrays:
+        return drawn_arrays | target_inputs
+    text = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    return text | target_inputs
 
 
 def positions(batch: int, length: int, offset: int) -> Tensor:

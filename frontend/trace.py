@@ -108,7 +108,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         kinds = _outputs(checkpoint, seen, pooling)
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
         inputs = _sample(config, accepted, seen.vocabulary, offset)
-        given = accepted.arrays or tuple(Input(name, axes=_axes(name)) for name in inputs)
+        arrays = {one.name: one for one in accepted.arrays}
+        given = tuple(arrays.get(name) or Input(name, axes=_axes(name)) for name in inputs)
         exported = export(served, inputs, given, config, additive=seen.reads_masks)
         exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
     where, limits = _lengths(exported, config, accepted, offset, inputs)
@@ -216,7 +217,8 @@ def _served(
 
 def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> dict[str, Tensor]:
     if accepted.arrays:
-        return sample(BATCH, LENGTH, vocabulary, frozenset(), arrays=accepted.arrays)
+        drawn = sample(BATCH, LENGTH, vocabulary, special_ids(config), arrays=accepted.arrays)
+        return {name: drawn[name] for name in accepted.inputs}
     inputs = sample(BATCH, LENGTH, vocabulary, special_ids(config), marker=accepted.marker)
     inputs["position_ids"] = positions(BATCH, LENGTH, offset)
     # The mask is always an input, also of a model that takes none: pooling reads it.

@@ -38,6 +38,7 @@ class Finding:
     expected: bool
     change: float
     allowed: float
+    end: str = "last token of the text"
 
     @property
     def agrees(self) -> bool:
@@ -49,7 +50,7 @@ class Finding:
         """What was seen, as a clause."""
         rows = "rows before it" if self.changed == self.seen else f"{ROWS[self.seen]}'s rows"
         did = f"changed the {rows} by {self.change:.1e} (relative)" if self.change else f"left the {rows} bit-equal"
-        return f"a new last token of the {self.changed} {did}"
+        return f"a new {self.end if self.changed == TEXT else 'last token of the target'} {did}"
 
 
 def findings(program: Program, eager: Eager, length: int, tolerance: float) -> Iterator[Finding]:
@@ -59,12 +60,13 @@ def findings(program: Program, eager: Eager, length: int, tolerance: float) -> I
         tolerance: of the relative change of rows that must not change, where experts are routed.
     """
     allowed = tolerance if program.routed_experts else 0.0
+    end = "last quarter of the array" if program.arrays else "last token of the text"
     bidirectional = {spec.type for spec in program.attention} & {AttentionType.ENCODER_ONLY}
     for type_, changed, seen, expected in MEANING:
         spec = next((spec for spec in program.attention if spec.type is type_), None)
         # A decoder that is causal in some layers alone says nothing of the whole.
         if spec is not None and not (type_ is AttentionType.DECODER and bidirectional):
-            yield Finding(spec, changed, seen, expected, eager.stack_change(length, changed, seen), allowed)
+            yield Finding(spec, changed, seen, expected, eager.stack_change(length, changed, seen), allowed, end)
 
 
 def require(found: Iterator[Finding]) -> None:

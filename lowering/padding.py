@@ -72,15 +72,16 @@ def sample_inputs(program: Program, length: int, padded_to: int, seed: int = 0) 
     A decoder's target is two tokens shorter, so that rows of the one can't pass for rows of the other.
     A program that reads arrays gets one of each instead, of `length` rows where their size is free.
     """
-    if program.arrays:
-        return {given.name: draw(given, 1, length, seed) for given in program.arrays}
+    arrays = {given.name: draw(given, 1, length, seed) for given in program.arrays}
+    if len(arrays) == len(program.inputs):
+        return arrays
     ids, mask, positions = _row(program, length, padded_to, seed)
     if program.marker is not None:
         ids[0, length - 1] = program.marker
     longest = program.target_limits.length if program.target_limits else None
     targets, padded_targets = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
     decoded, decoded_mask, _ = _row(program, targets, padded_targets, seed)
-    rows = {
+    rows = arrays | {
         "input_ids": ids,
         "attention_mask": mask,
         "position_ids": positions + program.positions.offset,
@@ -104,14 +105,15 @@ def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
 
     A decoder's target has as many tokens as the text; arrays have as many rows, and no padding.
     """
-    if program.arrays:
-        return {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.arrays}
+    arrays = {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.arrays}
+    if len(arrays) == len(program.inputs):
+        return arrays
     place = (real.long().cumsum(1) - 1).clamp(min=0)
     ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.vocabulary, 1)
     if program.marker is not None:
         last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
         ids[torch.arange(real.shape[0]), last] = program.marker
-    rows = {
+    rows = arrays | {
         "input_ids": ids,
         "attention_mask": real.long(),
         "position_ids": torch.where(real, place, 0) + program.positions.offset,

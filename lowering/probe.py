@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, MaskKind, Program, RecurrentSpec, Verdict, Window
@@ -35,6 +35,18 @@ class Eager(halves.Eager, Protocol):
         ...
 
 
+# The types of a decoder's attentions, whose queries are the target's.
+DECODED = (AttentionType.DECODER, AttentionType.ENCODER_DECODER)
+
+
+class Measured(NamedTuple):
+    """What rows reach in each attention, in sequences of so many rows; `across` those of second sequences."""
+
+    seen: Reached
+    length: int
+    across: Reached = ()
+
+
 @dataclass(frozen=True)
 class Probe:
     """Every spec carries a verdict: the model was seen to behave as the annotation says, or is marked unprobed."""
@@ -57,14 +69,25 @@ class Probe:
             recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
         else:
             recurrent = self._stack(program, min(length, SHORTEST))
-        seen = self.eager.reach(length, probe_keys(length), places(program)) if program.attention else []
-        across = self.across(program, length)
-        specs = tuple(self.judged(program, spec, seen, length, across) for spec in program.attention)
+        seen = self.measured(program)
+        specs = tuple(self.judged(program, spec, *seen[spec.type]) for spec in program.attention)
         return program.with_(attention=specs, recurrent=recurrent)
 
-    def across(self, program: Program, length: int) -> Reached:
-        """What second sequences reach; nothing is looked for in a program of one sequence."""
-        return self.eager.reach_across(length, probe_keys(length), places(program)) if paired(program) else ()
+    def measured(self, program: Program) -> dict[AttentionType, Measured]:
+        """What was seen of the attentions of each type, and on how many rows: a decoder's target may be shorter."""
+        length, where = probe_length(program), places(program)
+
+        def reach(rows: int) -> Reached:
+            return self.eager.reach(rows, probe_keys(rows), where)
+
+        own = reach(length) if program.attention else []
+        if not paired(program):
+            return dict.fromkeys(AttentionType, Measured(own, length))
+        target = min(length, SHORTEST) if program.arrays else length
+        decoded = own if target == length else reach(target)
+        across = self.eager.reach_across(target, probe_keys(target), where)
+        of_target = Measured(decoded, target, across)
+        return dict.fromkeys(AttentionType, Measured(own, length, across)) | dict.fromkeys(DECODED, of_target)
 
     def _stack(self, program: Program, length: int) -> tuple[RecurrentSpec, ...]:
         """The stack as a whole: a new last token must not, or must, change the rows before it.

@@ -12,11 +12,10 @@ from headrace.lowering.attention_types import TypeAttention
 from headrace.lowering.probe import (
     ROUTED_TOLERANCE,
     Eager,
+    Measured,
     Probe,
     Reached,
     paired,
-    places,
-    probe_keys,
     probe_length,
     span,
 )
@@ -54,14 +53,14 @@ def report(traced: Program, eager: Eager) -> Report:
 
 def _measured(program: Program, eager: Eager) -> Report:
     length = probe_length(program)
-    seen = eager.reach(length, probe_keys(length), places(program)) if program.attention else []
-    across = Probe(eager).across(program, length)
-    verdicts = [_verdict(Probe(eager), program, spec, seen, length, across) for spec in program.attention]
-    shown = [(across if spec.type is AttentionType.ENCODER_DECODER else seen) for spec in program.attention]
+    measured = Probe(eager).measured(program)
+    verdicts = [_verdict(Probe(eager), program, spec, measured[spec.type]) for spec in program.attention]
+    crossing = AttentionType.ENCODER_DECODER
+    shown = [measured[s.type].across if s.type is crossing else measured[s.type].seen for s in program.attention]
     rows = [_row(*described) for described in zip(program.attention, verdicts, shown, strict=True)]
     whole, agrees = _halves(program, eager, length) if paired(program) else _stack(program, eager, length)
-    target = f" and a target of {length}" if paired(program) else ""
-    what = f"array of {length} rows" if program.arrays else f"text of {length} tokens{target}"
+    target = f" and a target of {measured[crossing].length}" if paired(program) else ""
+    what = (f"array of {length} rows" if program.arrays else f"text of {length} tokens") + target
     how = f"The original model on one {what}, unpadded: one row is changed at a time."
     beside = [(str(spec.call_order), spec.node, spec.operator, direction(spec)) for spec in program.recurrent]
     lines = [*paragraph(how), "", *(aligned([HEADINGS, *rows]) if rows else ["  no attention"]), ""]
@@ -70,9 +69,9 @@ def _measured(program: Program, eager: Eager) -> Report:
     return Report("\n".join(lines) + "\n", agrees and DISAGREES not in verdicts)
 
 
-def _verdict(probe: Probe, program: Program, spec: AttentionSpec, seen: Reached, length: int, across: Reached) -> str:
+def _verdict(probe: Probe, program: Program, spec: AttentionSpec, measured: Measured) -> str:
     try:
-        return probe.judged(program, spec, seen, length, across).verdict
+        return probe.judged(program, spec, *measured).verdict
     except AttentionTypeError:
         return DISAGREES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +36,15 @@ def test_token_embed_from_the_encoder(tiny: Any, compiled: Any) -> None:
     model = compiled("t5", SEQ2SEQ, "reference")
     requests, encoder = oracle.prompts(20, VOCABULARY), tiny("t5", SEQ2SEQ).get_encoder()
     oracle.require_close(model(requests, task="token_embed"), encoder, requests, oracle.hidden)
+
+
+def test_embed_what_an_encoder_of_arrays_heard(tiny: Any, compiled: Any) -> None:
+    model, eager = compiled("whisper", "AutoModel", "reference"), tiny("whisper")
+    sounds = np.random.default_rng(0).standard_normal((3, 8, 20)).astype(np.float32)
+    with torch.no_grad():
+        wanted = eager.get_encoder()(torch.from_numpy(sounds)).last_hidden_state.mean(1).numpy()
+    for got in (model(sounds, task="embed"), [model(one[None], task="embed")[0] for one in sounds]):
+        np.testing.assert_allclose(np.stack(got), wanted, atol=oracle.LEAST)
 
 
 @pytest.mark.parametrize(("name", "backend"), CASES)

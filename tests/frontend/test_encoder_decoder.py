@@ -44,6 +44,14 @@ def test_limits_of_both_halves(traced, name, text, target):
     assert (program.limits.length, program.target_limits.length) == (text, target)
 
 
+def test_an_encoder_may_read_arrays(traced):
+    """Whisper: the decoder's positions are rows of a weight, and it is probed on a target of its own length."""
+    program = traced("whisper").program
+    assert program.input_names == ("input_features", "decoder_input_ids", "decoder_attention_mask")
+    assert [(output.kind, output.along) for output in program.outputs[:2]] == [(DECODED, TARGET), (HIDDEN, SEQUENCE)]
+    assert program.target_limits.length == 32
+
+
 def padded(given, axis, more):
     """The inputs of one half padded on the right with another token."""
     names = [name for name in given if name.startswith("decoder_") is (axis is TARGET)]

@@ -41,7 +41,7 @@ def probed(traced):
     "name",
     "bert bert-decoder albert roberta distilbert modernbert clip-text qwen2 qwen2-bidirectional qwen2-mixed-window "
     "llama llama-bidirectional mistral mistral-bidirectional gemma2 gemma3 gemma3-bidirectional gpt2 opt gpt-oss "
-    "mixtral bart t5 fsmt".split(),
+    "mixtral bart t5 fsmt whisper".split(),
 )
 def test_honest_annotations_are_proven(analysed, name):
     assert {spec.verdict for spec in analysed(name).attention} == {Verdict.PROVEN}

@@ -360,7 +360,7 @@ def test_cross_attention_under_a_causal_mask_is_refused():
         TypeAttention()(program_of(CausalCross(), "input_ids", "target_ids"))
 
 
-@pytest.mark.parametrize("name", ["bart", "t5", "mbart", "marian", "pegasus", "t5gemma"])
+@pytest.mark.parametrize("name", ["bart", "t5", "mbart", "marian", "pegasus", "t5gemma", "whisper"])
 def test_two_layers_of_an_encoder_decoder(traced, name):
     types = [spec.type for spec in TypeAttention()(traced(name).program).attention]
     decoder = [AttentionType.DECODER, AttentionType.ENCODER_DECODER]
