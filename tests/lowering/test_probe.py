@@ -270,7 +270,7 @@ def test_keys_that_change_with_the_target_are_no_encoders(traced):
     made = traced("bart")
     behaviour = made.behaviour
     mixed = Moved(behaviour, {})
-    mixed.reach_across = lambda length, keys: [None for _ in behaviour.reach_across(length, keys)]
+    mixed.reach_across = lambda *run: [None for _ in behaviour.reach_across(*run)]
     with pytest.raises(AttentionTypeError, match=r"attention_3 .* no second sequence that the target leaves alone"):
         Probe(mixed)(TypeAttention()(made.program))
 
