@@ -22,6 +22,8 @@ from headrace.ir import SEQUENCE, TARGET, Axis, Input
 
 # Bounds at or below this would be the sample's own length.
 LEAST = 7
+# How torch.export writes the length of the text.
+SIZE = r"L\['input_ids'\]\.size\(\)\[1\]"
 
 
 def export(
@@ -47,12 +49,18 @@ def export(
             for named in _bounds_in(str(error), config):
                 with suppress(Exception):
                     return _exported(served, inputs, given, named)
-            first = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
-            said = f"torch.export says: {first} (HEADRACE_DEBUG=4 shows its whole message.)"
+            said = f"torch.export says: {_gist(error)} (HEADRACE_DEBUG=4 shows its whole message.)"
             raise TraceError(
                 "The model's code cannot be exported with a dynamic batch and sequence: "
                 f"{culprit(served, inputs, bound)}. {said}"
             ) from error
+
+
+def _gist(error: Exception) -> str:
+    """The line of torch.export's message that says most: of violated constraints, the first of them."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [error.__class__.__name__]
+    guard = next((line.split("the generated guard ")[1] for line in lines if "the generated guard " in line), None)
+    return f"the graph is right only where {re.sub(SIZE, 'sequence', guard)}" if guard else lines[0]
 
 
 def _exported(
