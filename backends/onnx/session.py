@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ PROVIDERS = {
     "cpu": "CPUExecutionProvider",
 }
 HOST = PROVIDERS["cpu"]
+# float32 means float32 (contract D1).
+OPTIONS = {PROVIDERS["cuda"]: {"use_tf32": "0"}}
+# Providers that compile a graph for every shape, and take one dynamic dimension at most: they get fixed shapes, the
+# batch rounded up to a power of two. So many are kept.
+FIXED, KEPT = frozenset({PROVIDERS["migraphx"]}), 16
 
 
 def find_providers(wish: str | None) -> tuple[str, ...]:
@@ -46,7 +52,7 @@ def find_providers(wish: str | None) -> tuple[str, ...]:
 
 
 class Session:
-    """One model file, loaded once, on the best provider that takes it."""
+    """One model file on the best provider that takes it."""
 
     def __init__(self, path: Path, providers: Sequence[str]) -> None:
         """Load the file; each provider is tried in turn, and believed only when the session itself names it.
@@ -57,27 +63,54 @@ class Session:
         """
         self.path = path
         self._inner, self.provider = _opened(path, providers)
+        self._fixed = OrderedDict[tuple[int, int], onnxruntime.InferenceSession]()
         self.inputs = {value.name: value.type for value in self._inner.get_inputs()}
         self.outputs = tuple(value.name for value in self._inner.get_outputs())
 
     def run(self, inputs: Mapping[str, NDArray[Any]], output: str) -> NDArray[Any]:
         """One output for a batch. Only that one leaves the device."""
-        binding = self._inner.io_binding()
-        for name in self.inputs:
-            binding.bind_cpu_input(name, np.ascontiguousarray(inputs[name]))
-        binding.bind_output(output)
-        self._inner.run_with_iobinding(binding)
-        (found,) = binding.copy_outputs_to_cpu()
-        array: NDArray[Any] = found
-        return array
+        if self.provider not in FIXED:
+            return _run(self._inner, {name: inputs[name] for name in self.inputs}, output)
+        batch, length = inputs["input_ids"].shape
+        size = 1 << (batch - 1).bit_length()
+        # A row again, rather than one of padding alone: every row then has a token.
+        filled = {name: np.pad(inputs[name], _below(size - batch, inputs[name]), mode="edge") for name in self.inputs}
+        return _run(self._for_shape(size, length), filled, output)[:batch]
+
+    def _for_shape(self, batch: int, length: int) -> onnxruntime.InferenceSession:
+        """A session whose dimensions are fixed; the least recently used goes where there are too many."""
+        if (batch, length) not in self._fixed:
+            shape = {names.BATCH: batch, names.SEQUENCE: length}
+            self._fixed[batch, length], _ = _opened(self.path, (self.provider,), shape)
+            if len(self._fixed) > KEPT:
+                self._fixed.popitem(last=False)
+        self._fixed.move_to_end((batch, length))
+        return self._fixed[batch, length]
 
 
-def _opened(path: Path, providers: Sequence[str]) -> tuple[onnxruntime.InferenceSession, str]:
+def _below(count: int, array: NDArray[Any]) -> list[tuple[int, int]]:
+    return [(0, count), *[(0, 0)] * (array.ndim - 1)]
+
+
+def _run(session: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[Any]], output: str) -> NDArray[Any]:
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    binding.bind_output(output)
+    session.run_with_iobinding(binding)
+    (found,) = binding.copy_outputs_to_cpu()
+    array_: NDArray[Any] = found
+    return array_
+
+
+def _opened(
+    path: Path, providers: Sequence[str], shape: Mapping[str, int] | None = None
+) -> tuple[onnxruntime.InferenceSession, str]:
     refused = []
     for provider in providers:
-        chosen = [provider] if provider == HOST else [provider, HOST]
+        chosen = [(name, OPTIONS.get(name, {})) for name in dict.fromkeys((provider, HOST))]
         try:
-            session = onnxruntime.InferenceSession(str(path), _options(), providers=chosen)
+            session = onnxruntime.InferenceSession(str(path), _options(shape or {}), providers=chosen)
         except Exception as error:  # onnxruntime's exceptions share no class
             if provider == HOST:
                 raise ArtifactError(
@@ -94,8 +127,10 @@ def _opened(path: Path, providers: Sequence[str]) -> tuple[onnxruntime.Inference
     raise TargetError(f"No provider of onnxruntime took {path.name}: {'; '.join(refused)}.")
 
 
-def _options() -> onnxruntime.SessionOptions:
+def _options(shape: Mapping[str, int]) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
+    for dimension, size in shape.items():
+        options.add_free_dimension_override_by_name(dimension, size)
     options.log_severity_level = 3  # a fallback is told by the session itself
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit():

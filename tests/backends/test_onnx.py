@@ -313,6 +313,21 @@ def test_a_provider_is_believed_when_the_session_names_it(files: Any, monkeypatc
     assert session.provider == HOST
 
 
+def test_fixed_shapes_answer_alike(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a provider gets that compiles for every shape, shown on the CPU: batches are filled up, few graphs kept."""
+    from headrace.backends.onnx import session as module
+
+    path, _ = files("modernbert", "portable")
+    given = [padded(rows(lengths), left=False) for lengths in ([5, 9, 2], [9, 1, 4, 4], [9], [2, 9, 3])]
+    wanted = [Session(path, (HOST,)).run(feed, "embedding") for feed in given]
+    monkeypatch.setattr(module, "FIXED", {HOST})
+    monkeypatch.setattr(module, "KEPT", 1)
+    fixed = Session(path, (HOST,))
+    for feed, other in zip(given, wanted, strict=True):
+        np.testing.assert_allclose(fixed.run(feed, "embedding"), other, atol=1e-5)
+    assert list(fixed._fixed) == [(4, 9)]
+
+
 def test_an_output_that_is_not_there(files: Any) -> None:
     path, _ = files("bert", "std")
     with pytest.raises(ArtifactError, match="no output 'logits'; it has embedding"):
