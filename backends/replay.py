@@ -1,24 +1,34 @@
-"""Rows of few tokens as captured graphs of the device: one launch in place of one a kernel."""
+"""Rows as captured graphs of the device: one launch in place of one a kernel, and no gap between two kernels."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program
 
-# The rows that the batcher makes; each is captured for so many tokens a sequence, on average, and more.
-ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+# Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
+SHORT_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 SHORT = 8
+# Longer ones when they come again; past so many tokens a launch costs nothing beside the work.
+LONGEST, MOST = 1 << 17, 64
+
+
+class Shape(NamedTuple):
+    """The tokens of a row and the sequences that it has room for, empty ones included."""
+
+    tokens: int
+    sequences: int
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One row's graph. It reads `inputs` and writes `output`, always the same memory."""
+    """One shape's graph. It reads `inputs` and writes `output`, always the same memory."""
 
     graph: torch.cuda.CUDAGraph
     inputs: dict[str, Tensor]
@@ -29,53 +39,78 @@ class Replays:
     """The captured rows of one program. One call at a time: they share their memory."""
 
     def __init__(self, run: Callable[..., Tensor], program: Program) -> None:
-        """Capture every row.
+        """Capture the short rows.
 
         Args:
             run: the compiled program; takes its inputs by position, on the device.
         """
-        self._names, self._captures = program.input_names, dict[int, Capture]()
+        self._run, self._names, self._offset = run, program.input_names, program.positions.offset
         self._per_token = program.outputs[0].kind in PER_TOKEN_OUTPUTS
-        pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._seen: Counter[Shape] = Counter()
         # The largest first: the others then fit in the memory that it took.
-        for tokens in reversed(ROWS):
-            self._captures[tokens] = self._capture(run, program, tokens, pool)
+        self._captures = {shape: self._capture(shape) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
 
-    def _capture(self, run: Callable[..., Tensor], program: Program, tokens: int, pool: Any) -> Capture:
-        inputs = {name: torch.zeros((1, tokens), dtype=torch.int64, device="cuda") for name in self._names}
-        inputs[OFFSETS] = torch.full((sequences(tokens) + 1,), tokens, dtype=torch.int32, device="cuda")
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """Copy the inputs in, replay, and copy the output out, in the order of the current stream.
+
+        Returns:
+            None where the row is not captured: it is too long, or has not come twice.
+        """
+        count = inputs[OFFSETS].shape[0] - 1
+        shape = shape_of(inputs["input_ids"].shape[1], count)
+        if shape not in self._captures and not self._captured(shape):
+            return None
+        capture = self._captures[shape]
+        for name, held in capture.inputs.items():
+            held.copy_(_widened(inputs[name], held) if name == OFFSETS else inputs[name], non_blocking=True)
+        capture.graph.replay()
+        return (capture.output if self._per_token else capture.output[:count]).clone()
+
+    def _captured(self, shape: Shape) -> bool:
+        self._seen[shape] += 1
+        if self._seen[shape] != 2 or shape.tokens > LONGEST or len(self._captures) >= MOST:
+            return False
+        try:
+            self._captures[shape] = self._capture(shape)
+        except torch.OutOfMemoryError:
+            return False  # it is not tried again, and runs kernel by kernel
+        return True
+
+    def _capture(self, shape: Shape) -> Capture:
+        inputs = {name: torch.zeros((1, shape.tokens), dtype=torch.int64, device="cuda") for name in self._names}
+        inputs[OFFSETS] = torch.full((shape.sequences + 1,), shape.tokens, dtype=torch.int32, device="cuda")
         inputs[OFFSETS][0] = 0
         if "position_ids" in inputs:
-            inputs["position_ids"] += program.positions.offset
+            inputs["position_ids"] += self._offset
         given = [inputs[name] for name in self._names]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            run(*given)
+            self._run(*given)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
-            output = run(*given)
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            output = self._run(*given)
         return Capture(graph, inputs, output)
 
-    def fit(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Whether a capture holds that row."""
-        tokens = inputs["input_ids"].shape[1]
-        return tokens in self._captures and inputs[OFFSETS].shape[0] - 1 <= sequences(tokens)
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Copy the inputs in, replay, and copy the output out, in the order of the current stream."""
-        capture = self._captures[inputs["input_ids"].shape[1]]
-        for name, held in capture.inputs.items():
-            given = inputs[name]
-            if name == OFFSETS and given.shape != held.shape:
-                given = torch.cat([given, given[-1:].expand(held.shape[0] - given.shape[0])]).pin_memory()
-            held.copy_(given, non_blocking=True)
-        capture.graph.replay()
-        kept = capture.output if self._per_token else capture.output[: inputs[OFFSETS].shape[0] - 1]
-        return kept.clone()
+def shape_of(tokens: int, count: int) -> Shape:
+    """The shape that holds a row: each short row has one; of longer ones, those of like counts share one."""
+    short = shape_of_short(tokens)
+    if tokens in SHORT_ROWS and count <= short.sequences:
+        return short
+    room = 1 << max(4, (count - 1).bit_length())
+    return Shape(tokens, next(room * part // 4 for part in (3, 4) if count <= room * part // 4))
 
 
-def sequences(tokens: int) -> int:
-    """How many sequences a captured row has, empty ones included."""
-    return max(2, tokens // SHORT)
+def shape_of_short(tokens: int) -> Shape:
+    """The shape of a short row."""
+    return Shape(tokens, max(2, tokens // SHORT))
+
+
+def _widened(offsets: Tensor, held: Tensor) -> Tensor:
+    """Empty sequences at the end, as many as there is room for."""
+    if offsets.shape == held.shape:
+        return offsets
+    return torch.cat([offsets, offsets[-1:].expand(held.shape[0] - offsets.shape[0])]).pin_memory()

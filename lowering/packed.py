@@ -71,13 +71,12 @@ def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str,
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
-            # Deferred: some guards that hold for every count of tokens are past what the export can prove.
-            exported = torch.export.export(
+            # Deferred: some guards that hold for every count of tokens are past what the export can prove. What is
+            # exported was decomposed before, and needs that no second time.
+            return torch.export.export(
                 module, (), kwargs=inputs, dynamic_shapes=shapes, strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )  # fmt: skip
-            flat: ExportedProgram = exported.run_decompositions({})
-            return flat
         except Exception as error:
             debug.say(debug.CODE, f"torch.export of the packed program: {error}")
             first = str(error).strip().partition("\n")[0] or repr(error)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.backends.interface import Backend, Executable
-from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
+from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMemoryError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime import batching, packing, stacking
 from headrace.runtime.answers import require_finite
@@ -59,6 +59,7 @@ class Engine:
         """
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         state_for(program)
 
     def lane(self, task: str, progress: bool | None = None) -> Lane:
@@ -132,22 +133,55 @@ class Engine:
     ) -> Iterator[tuple[Step, Array]]:
         """Every step and its output on the host. The target works some steps ahead of what is read back."""
         batcher = _batcher(lane.program)
-        steps = batcher.plan(
-            lengths,
-            lane.program,
-            step_tokens=self.backend.step_tokens,
-            batch_size=batch_size,
-            token_budget=self.token_budget,
-        )
+        steps = deque(self._plan(lane, range(len(requests)), lengths, batch_size))
         waiting: deque[tuple[Step, Any]] = deque()
-        for step in steps:
-            inputs = self.backend.feed(batcher.assemble(step, requests, lane.program))
-            waiting.append((step, self.backend.fetch(lane.state.step(lane.executable, inputs))))
+        while steps:
+            step = steps.popleft()
+            try:
+                inputs = self.backend.feed(batcher.assemble(step, requests, lane.program))
+                waiting.append((step, self.backend.fetch(lane.state.step(lane.executable, inputs))))
+            except OutOfMemoryError as error:
+                self._halve(step, lengths, error)
+                left = [request for one in (step, *steps) for request in one.requests]
+                steps = deque(self._plan(lane, left, lengths, batch_size))
             if len(waiting) > AHEAD:
                 done, output = waiting.popleft()
                 yield done, np.asarray(output)
         for done, output in waiting:
             yield done, np.asarray(output)
+
+    def _plan(self, lane: Lane, left: Sequence[int], lengths: Sequence[int], batch_size: int | None) -> Iterator[Step]:
+        """Steps of the requests that are left, by their place in the caller's list."""
+        steps = _batcher(lane.program).plan(
+            [lengths[request] for request in left],
+            lane.program,
+            step_tokens=self._step_tokens or self.backend.step_tokens,
+            batch_size=batch_size,
+            token_budget=None if self._step_tokens else self.token_budget,
+        )
+        return (Step(tuple(left[place] for place in step.requests), step.length) for step in steps)
+
+    def _halve(self, step: Step, lengths: Sequence[int], error: OutOfMemoryError) -> None:
+        """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
+        budget = self.token_budget or self.backend.step_tokens
+        if len(step.requests) == 1:
+            request = step.requests[0]
+            raise OutOfMemoryError(
+                f"Request {request}, of {lengths[request]} tokens, needs more memory than is free though it ran alone: "
+                f"{error}. Shorten or split it, or free memory of the device."
+            ) from error
+        if self._step_tokens is not None:
+            raise OutOfMemoryError(
+                f"A step of {self._step_tokens} tokens, half of what was planned, needs more memory than is free: "
+                f"{error}. Compile with a smaller token_budget, or free memory of the device."
+            ) from error
+        self._step_tokens = max(1, budget // 2)
+        warnings.warn(
+            f"A step of {budget} tokens needs more memory than is free ({error}); this model goes on with "
+            f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so.",
+            HeadraceWarning,
+            stacklevel=6,
+        )
 
     def _keep(self, lane: Lane, step: Step, lengths: Sequence[int], output: Array, results: list[Array]) -> None:
         per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS

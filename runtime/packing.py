@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,12 +15,16 @@ from headrace.runtime.text.tokens import Encoded
 
 # Rows of few tokens take a power of two, so that each is captured once; longer ones are filled by a hundredth at most.
 LEAST, CAPTURED, COARSE = 16, 2048, 128
+# A row that lacks less than this part of the budget has the budget's length, so that full rows have one length.
+FULL = 16
 # torch.export gives one sequence a graph of its own, so a row holds two, the second empty if need be.
 SEQUENCES = 2
 
 
-def row_of(tokens: int) -> int:
-    """The row that holds so many tokens."""
+def row_of(tokens: int, budget: int) -> int:
+    """The row that holds so many tokens: the whole budget where little of it would be left."""
+    if budget - budget // FULL <= tokens <= budget:
+        return budget
     if tokens > CAPTURED:
         return -(-tokens // COARSE) * COARSE
     return max(LEAST, 1 << (tokens - 1).bit_length())
@@ -42,24 +47,24 @@ def plan(
         token_budget: tokens in a row at most, filling included, in place of `step_tokens`.
     """
     budget = token_budget or step_tokens
-    most = batch_size or len(lengths)
+    # The longest last, so that taking it moves nothing; of equals, the caller's first.
+    order = sorted(range(len(lengths)), key=lambda request: (lengths[request], -request))
+    left = [lengths[request] for request in order]
     steps: list[Step] = []
-    held: list[int] = []
-    tokens = 0
-
-    def close() -> None:
-        row = row_of(tokens)
+    while order:
+        held, tokens = _filled(order, left, budget, batch_size or len(lengths))
+        row = row_of(tokens, budget)
         steps.append(Step(tuple(held), max(tokens, min(row, token_budget)) if token_budget else row))
-
-    for request in sorted(range(len(lengths)), key=lambda request: (-lengths[request], request)):
-        if held and (tokens + lengths[request] > budget or len(held) == most):
-            close()
-            held, tokens = [], 0
-        held.append(request)
-        tokens += lengths[request]
-    if held:
-        close()
     return steps
+
+
+def _filled(order: list[int], left: list[int], budget: int, most: int) -> tuple[list[int], int]:
+    """Take the longest request, then again and again the longest that still fits."""
+    held, tokens = [order.pop()], left.pop()
+    while len(held) < most and (place := bisect_right(left, budget - tokens)):
+        held.append(order.pop(place - 1))
+        tokens += left.pop(place - 1)
+    return held, tokens
 
 
 def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[Any]]:

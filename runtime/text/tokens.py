@@ -252,7 +252,28 @@ def check_ids(
         InputError: not int, none at all, ids outside the vocabulary, types that do not fit.
         InputTooLongError: more ids than the bound.
     """
-    rows = [_integers(row, f"token_ids[{number}]") for number, row in enumerate(token_ids)]
+    rows = _integers(token_ids, "token_ids")
+    whole = np.concatenate(rows) if rows else np.zeros(1, np.int64)
+    longest = max(map(len, rows), default=0)
+    outside = whole.min() < 0 or whole.max() >= program.vocabulary
+    if outside or program.marker is not None or (bound.length is not None and longest > bound.length):
+        _check_each(program, rows, bound)
+    if token_type_ids is None:
+        return [Encoded(row.astype(np.int64, copy=False)) for row in rows]
+    if TYPES not in program.input_names:
+        raise InputError(
+            f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
+        )
+    types = _integers(token_type_ids, TYPES)
+    if [len(row) for row in types] != [len(row) for row in rows] or any(row.min() < 0 for row in types):
+        raise InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")
+    if program.token_types is not None and any(row.max() >= program.token_types for row in types):
+        raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
+    return [Encoded(row.astype(np.int64), kind.astype(np.int64)) for row, kind in zip(rows, types, strict=True)]
+
+
+def _check_each(program: Program, rows: list[NDArray[Any]], bound: Bound) -> None:
+    """Raise for the first request that is outside the vocabulary, too long, or lacks the token that the head reads."""
     for number, row in enumerate(rows):
         if (outside := row[(row < 0) | (row >= program.vocabulary)]).size:
             raise InputError(f"token_ids[{number}] holds {outside[0]}; 0 to {program.vocabulary - 1} are accepted.")
@@ -262,18 +283,6 @@ def check_ids(
                 "Shorten or split it."
             )
         _require_marker(program, row, f"token_ids[{number}]")
-    if token_type_ids is None:
-        return [Encoded(row.astype(np.int64)) for row in rows]
-    if TYPES not in program.input_names:
-        raise InputError(
-            f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
-        )
-    types = [_integers(row, f"{TYPES}[{number}]") for number, row in enumerate(token_type_ids)]
-    if [len(row) for row in types] != [len(row) for row in rows] or any(row.min() < 0 for row in types):
-        raise InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")
-    if program.token_types is not None and any(row.max() >= program.token_types for row in types):
-        raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
-    return [Encoded(row.astype(np.int64), kind.astype(np.int64)) for row, kind in zip(rows, types, strict=True)]
 
 
 def _require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
@@ -284,14 +293,19 @@ def _require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
         )
 
 
-def _integers(row: Any, name: str) -> NDArray[Any]:
-    try:
-        array = np.asarray(row)
-    except (TypeError, ValueError):
-        array = np.empty(0)
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-        raise InputError(f"{name} is {reprlib.repr(row)}; a sequence of one or more int is accepted, one a request.")
-    return array
+def _integers(rows: Iterable[Any], name: str) -> list[NDArray[Any]]:
+    arrays = []
+    for number, row in enumerate(rows):
+        try:
+            array = np.asarray(row)
+        except (TypeError, ValueError):
+            array = np.empty(0)
+        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+            raise InputError(
+                f"{name}[{number}] is {reprlib.repr(row)}; a sequence of one or more int is accepted, one a request."
+            )
+        arrays.append(array)
+    return arrays
 
 
 def _require(tokenizer: Any, offsets: bool) -> None:

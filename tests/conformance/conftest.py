@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-TARGETS = ("reference", "cpu", "onnx")
+TARGETS = ("reference", "cpu", "onnx", pytest.param("cuda", marks=pytest.mark.gpu))
 
 
 @pytest.fixture(params=TARGETS)

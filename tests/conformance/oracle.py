@@ -73,6 +73,12 @@ def require_same_direction(got: Sequence[Array], wanted: Sequence[Array]) -> Non
         assert float(one @ other) >= 1 - COSINE, i
 
 
+def distance(one: Array, other: Array) -> float:
+    """1 - cosine, in float64."""
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    return 1 - float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
 def pooled(kind: str) -> Callable[[Any], Any]:
     """A vector of an unpadded text's rows."""
     read = {"mean": lambda rows: rows.mean(1), "last": lambda rows: rows[:, -1], "cls": lambda rows: rows[:, 0]}[kind]

@@ -74,12 +74,12 @@ WRITTEN = {"embed": {"llama"}, "classify": {"modernbert-mean"}, "token": {"bert"
 
 
 def pairs(cases: list[Any], kind: str) -> list[Any]:
-    """Cases x targets, without the architectures that only the reference runs."""
+    """Cases x targets, without the architectures that a target leaves to the reference."""
     named = [(case if isinstance(case, tuple) else (case,)) for case in cases]
     return [
-        pytest.param(*case, target, id=f"{case[0]}-{target}")
+        pytest.param(*case, target, id=f"{case[0]}-{target}", marks=[pytest.mark.gpu] * (target == "cuda"))
         for case in named
-        for target, those in (("reference", None), ("cpu", COMPILED[kind]), ("onnx", WRITTEN[kind]))
+        for target, those in (("reference", None), ("cpu", COMPILED[kind]), ("onnx", WRITTEN[kind]), ("cuda", None))
         if those is None or case[0] in those
     ]
 
@@ -140,4 +140,5 @@ def test_order_is_the_callers(target: str, compiled: Any) -> None:
     forward, backward = model(requests), model(requests[::-1])[::-1]
     assert [len(rows) for rows in forward] == [len(ids) for ids in requests]
     for one, other in zip(forward, backward, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+        # On a GPU another number of rows may take another product kernel, which sums in another order.
+        np.testing.assert_allclose(one, other, atol=1e-5 if target == "cuda" else 1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.backends.cpu import Cpu
 from headrace.backends.reference import Reference
+from headrace.errors import HeadraceWarning, OutOfMemoryError
 from headrace.ir import OFFSETS, Input, Layout, Positions, PositionSource
 from headrace.runtime.engine import Engine
 from headrace.runtime.explain.report import explain
@@ -50,9 +52,17 @@ def test_a_longer_request_has_a_row_of_its_own() -> None:
     assert steps[0].length == 5120
 
 
-@pytest.mark.parametrize(("tokens", "row"), [(1, 16), (17, 32), (2048, 2048), (2049, 2176), (16384, 16384)])
+@pytest.mark.parametrize(
+    ("tokens", "row"),
+    [(1, 16), (17, 32), (2048, 2048), (2049, 2176), (15360, 16384), (16384, 16384), (16385, 16512)],
+)
 def test_few_rows(tokens: int, row: int) -> None:
-    assert row_of(tokens) == row
+    assert row_of(tokens, 16384) == row
+
+
+def test_what_a_long_one_leaves_is_filled_by_shorter_ones() -> None:
+    steps = plan([60, 50, 30, 9, 4, 9], made(), step_tokens=100)
+    assert [step.requests for step in steps] == [(0, 2, 3), (1, 5, 4)]
 
 
 def test_positions_begin_anew_and_filling_belongs_to_none() -> None:
@@ -118,3 +128,46 @@ def test_the_compiled_packed_program(analysed: Any, tiny: Any) -> None:
     requests = oracle.prompts(engine.program.limits.length, VOCABULARY)
     answers = engine.run("embed", [Encoded(np.array(ids)) for ids in requests])
     oracle.require_close(answers, tiny("xlm-roberta"), requests, oracle.pooled("mean"))
+
+
+class Small(Reference):
+    """A device whose memory holds so many tokens at once."""
+
+    def __init__(self, layout: Layout, most: int) -> None:
+        super().__init__(layout)
+        self._most = most
+
+    def feed(self, inputs: Any) -> Any:
+        if inputs["input_ids"].size > self._most:
+            raise OutOfMemoryError(f"Tried to allocate {inputs['input_ids'].size} tokens")
+        return super().feed(inputs)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_out_of_memory_halves_the_budget_once_and_goes_on(layout: Layout, analysed: Any) -> None:
+    """Every request is answered as before, with one warning, and later calls begin with the half."""
+    requests = [Encoded(np.arange(n) % 90) for n in [7, 60, 60, 3] * 8]
+    wanted = Engine(analysed("xlm-roberta"), Reference(layout)).run("embed", requests)
+    engine = Engine(analysed("xlm-roberta"), Small(layout, 600))
+    engine.lane("embed")
+    with pytest.warns(HeadraceWarning, match="A step of 1024 tokens.*goes on with 512") as caught:
+        found = engine.run("embed", requests)
+    assert len(caught) == 1
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.run("embed", requests)
+
+
+def test_a_request_that_cannot_fit_is_refused_and_others_go_on(analysed: Any) -> None:
+    engine = Engine(analysed("xlm-roberta"), Small(Layout.PACKED, 32))
+    with pytest.raises(OutOfMemoryError, match=r"Request 1, of 60 tokens, .* ran alone"):
+        engine.run("embed", [Encoded(np.arange(n)) for n in (3, 60)], batch_size=1)
+    assert len(engine.run("embed", [Encoded(np.arange(3))])) == 1
+
+
+def test_memory_that_does_not_hold_half_is_told(analysed: Any) -> None:
+    engine = Engine(analysed("xlm-roberta"), Small(Layout.PACKED, 100))
+    with pytest.warns(HeadraceWarning), pytest.raises(OutOfMemoryError, match="512 tokens, half of what was planned"):
+        engine.run("embed", [Encoded(np.arange(30))] * 64)

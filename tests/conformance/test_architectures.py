@@ -1,0 +1,83 @@
+"""Contract D on a GPU for many architectures, float32 and bfloat16, packed where the program admits it.
+
+Each test prints what ran and how far it was from the oracle; `pytest -m gpu -rP` shows it.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conformance import oracle
+from tests.coverage.configs import VOCABULARY, tiny_model
+from tests.tiny import randomise
+
+ENCODERS = (
+    "albert bert camembert data2vec-text distilbert electra ernie esm eurobert ibert jina_embeddings_v3 "
+    "megatron-bert mobilebert modernbert mpnet nomic_bert rembert roberta roberta-prelayernorm roformer squeezebert "
+    "xlm-roberta xlm-roberta-xl xmod"
+).split()
+DECODERS = (
+    "bloom cohere cohere2 falcon gemma gemma2 gemma3_text glm gpt2 gpt_neo gpt_neox gpt_oss gptj granite llama "
+    "llama4_text mistral mixtral mpt nemotron olmo olmo2 opt phi phi3 qwen2 qwen3 qwen3_moe smollm3 stablelm starcoder2"
+).split()
+
+
+def built(name: str) -> Any:
+    """The tiny model; skipped where this transformers has no such architecture."""
+    try:
+        return randomise(tiny_model(name, "AutoModel"))
+    except (KeyError, AttributeError) as error:
+        pytest.skip(f"this transformers has no {name}: {error}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [*ENCODERS, *DECODERS])
+def test_embed(name: str, dtype: torch.dtype) -> None:
+    check_embed(name, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_the_check_itself(dtype: torch.dtype) -> None:
+    """What the GPU is held to, on a target that runs everywhere."""
+    check_embed("qwen3", dtype, "reference")
+
+
+def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
+    """One request and a batch of eight against the eager model in float32 on each alone (D1, D2, D3)."""
+    import headrace
+
+    eager = built(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = headrace.compile(copy.deepcopy(eager).to(dtype), target=target)
+        except (headrace.TraceError, headrace.AttentionTypeError, headrace.TargetError) as error:
+            pytest.skip(f"not served yet on any target: {error}")
+    requests = oracle.prompts(min(model.program.limits.length or 64, 64), VOCABULARY)
+    read = oracle.pooled(str(model.program.pooling.kinds[0]))
+    batched = model(requests, task="embed")
+    alone = [model([ids], task="embed")[0] for ids in requests]
+    wanted = oracle.answers(eager, requests, read, torch.float32)
+    lane = model.engine.lane("embed").program
+    if dtype == torch.float32:
+        oracle.require_close(batched, eager, requests, read)
+        oracle.require_close(alone, eager, requests, read)
+        worst = max(float(np.abs(a - b).max()) for a, b in zip(batched, wanted, strict=True))
+        print(f"{name}: {lane.layout}, float32, differs by {worst:.1e}. {lane.layout_why}")
+        return
+    own = oracle.answers(eager, requests, read, dtype)
+    for mine, single, theirs, exact in zip(batched, alone, own, wanted, strict=True):
+        allowed = 2 * oracle.distance(theirs, exact) + 1e-4
+        assert oracle.distance(mine, exact) <= allowed
+        assert oracle.distance(single, exact) <= allowed
+    worst, theirs_worst = (
+        max(oracle.distance(a, b) for a, b in zip(rows, wanted, strict=True)) for rows in (batched, own)
+    )
+    print(f"{name}: {lane.layout}, bfloat16, 1 - cosine {worst:.1e}, Hugging Face's {theirs_worst:.1e}")
