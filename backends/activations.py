@@ -7,25 +7,27 @@ from torch import Tensor, fx
 
 GELU = torch.ops.aten.gelu.default
 HALVES = (torch.bfloat16, torch.float16)
-# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: |error| <= 1.5e-7, on 0 <= x.
-SPREAD = 0.3275911
-SERIES = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+# erfc(x) = (a1 t + ... + a5 t^5) exp(-x^2), t = 1 / (1 + p x): Abramowitz and Stegun, Handbook of Mathematical
+# Functions, 7.1.26; |error| <= 1.5e-7 for 0 <= x. Here p is divided by sqrt 2 and each a by 2.
+SPREAD = 0.3275911 * 0.5**0.5
+SERIES = tuple(factor / 2 for factor in (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429))
 
 
 def erf_gelu(x: Tensor) -> Tensor:
-    """GELU by erf, `x * (1 + erf(x / sqrt 2)) / 2`, in float32.
+    """GELU by erf, `max(x, 0) - |x| erfc(|x| / sqrt 2) / 2`, in float32.
 
-    The device library's erf takes some sixty instructions, which is twice what reading and writing the values takes.
-    This takes a third of them. It is no tanh approximation: it differs from erf by 1.5e-7, bfloat16 by 4e-3.
+    The device library's erf takes some sixty instructions, twice as long as reading and writing the values takes;
+    this is some twenty. It is no tanh approximation: it differs from erf by 1.5e-7, bfloat16 by 4e-3.
     """
     value = x.float()
-    scaled = value.abs() * 0.5**0.5
-    near = (1.0 + SPREAD * scaled).reciprocal()
+    size = value.abs()
+    # The root has an instruction of its own, a quotient has not.
+    root = torch.rsqrt(size * SPREAD + 1.0)
+    near = root * root
     series = near * SERIES[4]
     for factor in reversed(SERIES[:4]):
         series = (series + factor) * near
-    tail = 0.5 * series * torch.exp(-scaled * scaled)
-    return (value * torch.where(value < 0, tail, 1.0 - tail)).to(x.dtype)
+    return (torch.relu(value) - size * (series * torch.exp(value * value * -0.5))).to(x.dtype)
 
 
 def shorten(graph: fx.Graph) -> None:

@@ -16,10 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from headrace import graphs
 from headrace.backends.activations import shorten
+from headrace.backends.held import hold_waves
 from headrace.backends.inductor import Compiled, compile_program, quiet
 from headrace.backends.interface import Executable
 from headrace.backends.replay import Replays
@@ -62,12 +65,12 @@ class Gpu:
     step_tokens = 16384
 
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-        """Each array in pinned memory, from where it is copied while the device computes."""
-        return {name: torch.from_numpy(array).pin_memory() for name, array in inputs.items()}
+        """Each array as a tensor on the host."""
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
 
-    def fetch(self, output: Tensor) -> Host:
-        """Begin to copy the output to the host."""
-        return Host(output)
+    def fetch(self, output: Tensor | Host) -> Host:
+        """Begin to copy the output to the host, where the executable has not done so itself."""
+        return output if isinstance(output, Host) else Host(output)
 
     def compile(self, program: Program) -> Executable:
         """Move the program to the device and compile it."""
@@ -83,9 +86,16 @@ class Gpu:
         return Packed(program.with_(exported=torch.export.load(path)), self.step_tokens)
 
 
-def on_device(program: Program) -> Any:
+def on_device(program: Program) -> ExportedProgram:
     """A copy of the graph on the GPU."""
-    return move_to_device_pass(graphs.rewrite(program.graph, lambda graph: None), "cuda")
+
+    def without_assertions(graph: fx.Graph) -> None:
+        # They name the device that the trace ran on.
+        for node in list(graph.nodes):
+            if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                graph.erase_node(node)
+
+    return move_to_device_pass(graphs.rewrite(program.graph, without_assertions), "cuda")
 
 
 class Padded:
@@ -101,7 +111,7 @@ class Padded:
         """Copy the inputs to the device and run."""
         self.calls += 1
         with exact(), memory_told():
-            return self._compiled({name: given.to("cuda", non_blocking=True) for name, given in inputs.items()})
+            return self._compiled({name: moved(given) for name, given in inputs.items()})
 
     def save(self, path: Path) -> None:
         """Copy the package."""
@@ -125,21 +135,33 @@ class Packed:
         longest = max(step_tokens, program.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = _compiled(_kernels(program), program, longest)
-            self._replays = Replays(self._run, program)
+            self._replays = Replays(self._run, program) if capturable(program.graph) else None
 
     @torch.no_grad()
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Copy the inputs to the device and run, without waiting for either."""
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
+        """Copy the inputs to the device, run, and copy the output back, without waiting for any of it.
+
+        The copy back begins here: a captured row's output lies where the next replay writes.
+        """
         self.calls += 1
         with self._lock, exact(), memory_told():
-            if (replayed := self._replays(inputs)) is not None:
-                return replayed
-            output: Tensor = self._run(*(inputs[name].to("cuda", non_blocking=True) for name in self._names))
-            return output
+            replayed = self._replays(inputs) if self._replays else None
+            return Host(self._run(*(moved(inputs[name]) for name in self._names)) if replayed is None else replayed)
 
     def save(self, path: Path) -> None:
         """Write the graph and its weights."""
         torch.export.save(self._exported, path)
+
+
+def moved(given: Tensor) -> Tensor:
+    """On the device, copied from pinned memory while that computes."""
+    return given.pin_memory().to("cuda", non_blocking=True)
+
+
+def capturable(exported: ExportedProgram) -> bool:
+    """Whether every operator is one that never waits for the device; another library's may."""
+    spaces = {node.target.namespace for node in exported.graph.nodes if isinstance(node.target, OpOverload)}
+    return spaces <= {"aten", "prims", "headrace"}
 
 
 def _kernels(program: Program) -> fx.GraphModule:
@@ -147,6 +169,7 @@ def _kernels(program: Program) -> fx.GraphModule:
 
     module = graphs.flat_module(with_kernels(program.graph))
     shorten(module.graph)
+    hold_waves(module.graph)
     returned: Any = module.graph.output_node().args[0]
     module.graph.output_node().args = (returned[0],)
     module.recompile()
@@ -155,7 +178,8 @@ def _kernels(program: Program) -> fx.GraphModule:
 
 def _compiled(module: fx.GraphModule, program: Program, longest: int) -> Any:
     """One graph for any number of tokens up to `longest` and of sequences; its first call compiles it."""
-    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, options={"shape_padding": False})
     sample = sample_row(program, *SAMPLE)
     for name, tensor in sample.items():
         # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.

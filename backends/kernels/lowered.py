@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.backends.kernels import varlen_attention, varlen_pool  # noqa: F401 - registers the operators
+from headrace.backends.kernels.rotary_match import with_rotations
 from headrace.backends.kernels.varlen_attention import Form, tile_rows, tuning_for
 from headrace.ir import OFFSETS, Window
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
@@ -23,6 +24,7 @@ def with_kernels(exported: ExportedProgram) -> ExportedProgram:
 
 
 def _swap(graph: fx.Graph) -> None:
+    with_rotations(graph)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     offsets, ids = given[OFFSETS], given["input_ids"]
     first = next(node for node in graph.nodes if node.op != "placeholder")

@@ -23,7 +23,8 @@ from tests.tiny import build, checkpoint
 
 ROOT = Path(__file__).parents[2]
 LENGTHS = (5, 17, 3, 1, 40)
-NAMES = ("bert", "modernbert", "qwen3", "gpt-oss")
+# Queries and keys, where they are rotated by halves; in GPT-OSS otherwise.
+ROTATED = {"bert": 0, "modernbert": 2, "qwen3": 2, "llama": 2, "gpt-oss": 0}
 
 
 def packed(name: str) -> Any:
@@ -36,12 +37,16 @@ def packed(name: str) -> Any:
 def check_program(name: str, device: str) -> None:
     """The same answers as the operators' definitions give, from one list of tiles a row count."""
     from headrace.backends.kernels.lowered import ATTENTION_TRITON, TILES, with_kernels
+    from headrace.backends.kernels.rotary_match import ROTATE
 
     program = packed(name)
     lowered = with_kernels(program.graph)
     targets = [node.target for node in lowered.graph.nodes]
     assert targets.count(TILES) == 1
     assert targets.count(ATTENTION_TRITON) == len(program.attention)
+    rotated = [node for node in lowered.graph.nodes if node.target is ROTATE]
+    assert len(rotated) == ROTATED[name] * len(program.attention)
+    assert all((node.args[3] is not None) == (name == "qwen3") for node in rotated)
     inputs = packed_inputs(program, program.input_names[:-1], LENGTHS)
     (wanted,), _ = graphs.run(program.graph, inputs)
     (found,), _ = graphs.run(lowered, inputs)
@@ -85,7 +90,7 @@ def interpreted(name: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which only Linux CUDA torch has")
-@pytest.mark.parametrize("name", ["pooling", *NAMES])
+@pytest.mark.parametrize("name", ["pooling", *ROTATED])
 def test_under_the_interpreter(name: str) -> None:
     code = f"from tests.backends.test_lowered import interpreted; interpreted({name!r})"
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}

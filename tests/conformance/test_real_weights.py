@@ -74,7 +74,7 @@ def sentence_transformer() -> Any:
 
 def test_minilm_equals_sentence_transformers(target: str, real: Real, sentence_transformer: Any) -> None:
     """Eight prompts (an empty one, one word, one past the limit) within 1e-5, alone and batched."""
-    model = real("minilm", target)
+    model = real("minilm", target, dtype="float32")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         batched = model.embed(TEXTS)
@@ -91,7 +91,7 @@ def test_minilm_follows_its_folder(target: str, real: Real) -> None:
     """256 tokens, truncated with one warning; refused where truncation is refused."""
     import headrace
 
-    model = real("minilm", target)
+    model = real("minilm", target, dtype="float32")
     with pytest.warns(headrace.HeadraceWarning) as caught:
         model.embed([LONG, LONG])
     assert len(caught) == 1
@@ -104,7 +104,7 @@ def test_rampart_ner_equals_the_oracle(target: str, real: Real) -> None:
     """Probabilities of every token of eight prompts within 1e-4, alone and batched."""
     import transformers
 
-    model = real("rampart_ner", target)
+    model = real("rampart_ner", target, dtype="float32")
     tokenizer = model.tokenizer
     eager = transformers.AutoModelForTokenClassification.from_pretrained(
         folder("rampart_ner"), attn_implementation="eager", dtype=torch.float32
@@ -125,7 +125,7 @@ def test_rxnfp_cls_equals_the_oracle(target: str, real: Real) -> None:
     """A sequence head with 50 classes within 1e-4, alone and batched."""
     import transformers
 
-    model = real("rxnfp_cls", target)
+    model = real("rxnfp_cls", target, dtype="float32")
     eager = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder("rxnfp_cls"), attn_implementation="eager", dtype=torch.float32
     ).eval()

@@ -1,0 +1,40 @@
+"""Keep Inductor from computing again, in each of many readers, what is small and costs much."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+
+WAVES = (torch.ops.aten.cos.default, torch.ops.aten.sin.default)
+# What may follow a wave before it is used: its scale and its cast are as small as it is.
+FOLLOWS = (torch.ops.aten.mul.Tensor, torch.ops.aten._to_copy.default)
+
+
+@torch.library.custom_op("headrace::hold", mutates_args=())
+def hold(x: Tensor) -> Tensor:
+    """The same values, in memory: an operator that Inductor does not look into."""
+    return x.clone()
+
+
+@hold.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def hold_waves(graph: fx.Graph) -> None:
+    """Cosines and sines of positions, one a token, are computed once and not again for every head of every layer."""
+    for node in list(graph.nodes):
+        if node.target in WAVES and len(node.meta["val"].shape) <= 3:  # noqa: PLR2004 - no heads yet
+            last = _last(node)
+            with graph.inserting_after(last):
+                held = graph.call_function(torch.ops.headrace.hold.default, (last,))
+            last.replace_all_uses_with(held, delete_user_cb=lambda user, held=held: user is not held)
+
+
+def _last(node: fx.Node) -> fx.Node:
+    while len(node.users) == 1:
+        (user,) = node.users
+        if user.target not in FOLLOWS or any(arg is not node for arg in user.all_input_nodes):
+            break
+        node = user
+    return node

@@ -1,0 +1,66 @@
+# mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
+# ruff: noqa: PLR0913, PLR0917 - a kernel takes plain arguments
+"""Rotary position encoding, and the norm of each head before it where there is one, in one pass over the heads."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 32  # rows of one token and head a program
+
+
+@triton.jit
+def rotate_rows(
+    X, COS, SIN, WEIGHT, OUT, count, x_t, x_h, cos_t, sin_t, eps,
+    HEADS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Rows of `2 * HALF` elements, in float32."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, PADDED)
+    real = (rows[:, None] < count) & (d[None, :] < HALF)
+    token = rows // HEADS
+    at = X + (token * x_t + (rows % HEADS) * x_h)[:, None] + d[None, :]
+    first = tl.load(at, mask=real, other=0.0).to(tl.float32)
+    second = tl.load(at + HALF, mask=real, other=0.0).to(tl.float32)
+    if NORM:
+        mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF)
+        factor = (1.0 / tl.sqrt(mean + eps))[:, None]
+        first *= factor * tl.load(WEIGHT + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+        second *= factor * tl.load(WEIGHT + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+    cos_at = COS + (token * cos_t)[:, None] + d[None, :]
+    sin_at = SIN + (token * sin_t)[:, None] + d[None, :]
+    cos, cos_late = tl.load(cos_at, mask=real, other=0.0), tl.load(cos_at + HALF, mask=real, other=0.0)
+    sin, sin_late = tl.load(sin_at, mask=real, other=0.0), tl.load(sin_at + HALF, mask=real, other=0.0)
+    out = OUT + (rows * (2 * HALF))[:, None] + d[None, :]
+    turned = first * cos.to(tl.float32) - second * sin.to(tl.float32)
+    turned_late = second * cos_late.to(tl.float32) + first * sin_late.to(tl.float32)
+    tl.store(out, turned.to(OUT.dtype.element_ty), mask=real)
+    tl.store(out + HALF, turned_late.to(OUT.dtype.element_ty), mask=real)
+
+
+@torch.library.triton_op("headrace::rotate", mutates_args=())
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """`n * cos + turn(n) * sin` with `turn` of the halves `(a, b)` being `(-b, a)` (RoFormer, arXiv 2104.09864).
+
+    Args:
+        x: [T, H, D], the last dimension dense.
+        cos: [T, D] in any dtype; `sin` likewise.
+        weight: [D] of the RMS norm of each head, `n = weight * x / rms(x)`; None where `n` is `x`.
+        eps: of that norm.
+
+    Returns:
+        [T, H, D] in `x`'s dtype, dense.
+    """
+    tokens, heads, width = x.shape
+    assert x.stride(2) == cos.stride(1) == sin.stride(1) == 1, "a row's elements lie side by side"
+    out = x.new_empty((tokens, heads, width))
+    count, half = tokens * heads, width // 2
+    torch.library.wrap_triton(rotate_rows)[((count + ROWS - 1) // ROWS,)](
+        x, cos, sin, x if weight is None else weight, out, count, x.stride(0), x.stride(1), cos.stride(0),
+        sin.stride(0), eps, HEADS=heads, HALF=half, PADDED=triton.next_power_of_2(half), NORM=weight is not None,
+        ROWS=ROWS,
+    )  # fmt: skip
+    return out
