@@ -24,11 +24,15 @@ def _(x: Tensor) -> Tensor:
 def hold_waves(graph: fx.Graph) -> None:
     """Cosines and sines of positions, one a token, are computed once and not again for every head of every layer."""
     for node in list(graph.nodes):
-        if node.target in WAVES and len(node.meta["val"].shape) <= 3:  # noqa: PLR2004 - no heads yet
-            last = _last(node)
-            with graph.inserting_after(last):
-                held = graph.call_function(torch.ops.headrace.hold.default, (last,))
-            last.replace_all_uses_with(held, delete_user_cb=lambda user, held=held: user is not held)
+        # With a fourth dimension they would have heads already.
+        if node.target in WAVES and len(node.meta["val"].shape) <= 3:
+            _hold(graph, _last(node))
+
+
+def _hold(graph: fx.Graph, node: fx.Node) -> None:
+    with graph.inserting_after(node):
+        held = graph.call_function(torch.ops.headrace.hold.default, (node,))
+    node.replace_all_uses_with(held, delete_user_cb=lambda user: user is not held)
 
 
 def _last(node: fx.Node) -> fx.Node:

@@ -1,13 +1,15 @@
 """Embedding on one NVIDIA GPU beside what people use, in one run: python benchmarks/gpu.py [shape ...] [--plot FILE]
 
 Random weights of real shapes in bfloat16, 4096 requests of 8 to 512 tokens (median 94, mean 123). Rates count real
-tokens: ids in, pooled vectors out on the host. Text in: paragraphs of Python's own documentation, tokenised inside.
+tokens: ids in, pooled vectors out on the host. Text in: Python's own documentation, cut to
+about those lengths and tokenised inside.
 The peers' batches lie on the device, padded, longest first, before their clock starts; ours begin on the host.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -75,13 +77,13 @@ def draw() -> list[int]:
     return torch.exp(torch.randn(4096, generator=generator) * 0.8 + 4.5).round().clamp(8, 512).long().tolist()
 
 
-def paragraphs(count: int = 4096) -> list[str]:
-    """Prose that every Python brings."""
+def prose(lengths: list[int]) -> list[str]:
+    """Texts of about those lengths in tokens, from the documentation that every Python brings."""
     from pydoc_data.topics import topics
 
-    found = [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n")]
-    found = [part for part in found if len(part.split()) >= 4]
-    return (found * (count // len(found) + 1))[:count]
+    words = [word for text in topics.values() for word in text.split()] * 8
+    begins = np.cumsum([0, *lengths]) * 3 // 5
+    return [" ".join(words[begin:end]) for begin, end in itertools.pairwise(begins)]
 
 
 def matmul_rate() -> float:
@@ -308,8 +310,8 @@ def main() -> None:
         requests = [generator.integers(5, 30000, n) for n in lengths]
         rows = [] if asked.only_ours else list(peers(model, shape, requests, not asked.no_compiled_peer))
         if tokenizer is not None and not asked.only_ours:
-            rows += sentence_transformers(model, shape, tokenizer, paragraphs())
-        row, served = ours(model, shape, requests, tokenizer, paragraphs())
+            rows += sentence_transformers(model, shape, tokenizer, prose(lengths))
+        row, served = ours(model, shape, requests, tokenizer, prose(lengths))
         tables[name] = [*rows, row]
         report(name, config, tables[name], lengths, peak, shape.pooling == "last")
         if asked.profile:

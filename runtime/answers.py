@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import InputError, non_finite
 from headrace.ir import Activation, Labels
+from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.spans import Spans
-from headrace.runtime.text.tokens import Encoded
 
 Floats = NDArray[np.float32]
 Aggregation = Literal["none", "simple", "first", "average", "max"]

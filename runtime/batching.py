@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.ir import PaddingRule, Program
-from headrace.runtime.text.tokens import Encoded
+from headrace.runtime.text.encoded import Encoded
 
 # Padded lengths: fine steps where padding would cost most of a row, coarse ones where there are few sequences.
 FINE, COARSE, FROM = 8, 64, 256

@@ -19,7 +19,7 @@ from headrace.runtime.arrays import Given
 from headrace.runtime.batching import Step
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
-from headrace.runtime.text.tokens import Encoded
+from headrace.runtime.text.encoded import Encoded
 from headrace.tasks import answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]

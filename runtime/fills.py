@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.runtime.text.tokens import Encoded
+from headrace.runtime.text.encoded import Encoded
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from headrace.backends.interface import Backend
 from headrace.errors import HeadraceWarning, InputError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime import answers
+from headrace.runtime.ahead import made_ahead
 from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.engine import NOT_YET, Array, Engine, Lane
+from headrace.runtime.engine import NOT_YET, Array, Engine, Lane, Request
 from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
 from headrace.runtime.text.tokens import Texts
@@ -203,12 +204,27 @@ class CompiledModel:
         width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
         if dimensions is not None and (not isinstance(dimensions, int) or not 0 < dimensions <= width):
             raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
-        encoded = self._reader.encode(texts, truncate=truncate, prompt=prompt, first=first)
-        rows = self.engine.run(Task.EMBED, encoded, batch_size, progress)
+        rows: list[Array] = []
+        for encoded in self._read_ahead(texts, first, prompt, truncate):
+            rows += self.engine.run(Task.EMBED, encoded, batch_size, progress)
         vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
         vectors = vectors[:, :dimensions]
         wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
         return answers.normalise(vectors) if wanted else vectors
+
+    def _read_ahead(
+        self, texts: list[Any], first: int, prompt: str | None, truncate: bool | None
+    ) -> Iterator[Sequence[Request]]:
+        """The requests of many texts in parts, each read on a thread of its own while the one before runs."""
+        reader, cut = self._reader, list[int]()
+        if isinstance(reader, Arrays):
+            yield reader.encode(texts, truncate=truncate, prompt=prompt, first=first)
+            return
+        yield from made_ahead(
+            texts,
+            lambda begin, part: reader.encode(part, truncate=truncate, prompt=prompt, first=first + begin, cut=cut),
+        )
+        reader.warn_of_cuts(cut, len(texts))
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""

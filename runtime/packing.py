@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.ir import OFFSETS, Program
 from headrace.runtime.batching import Step
-from headrace.runtime.text.tokens import Encoded
+from headrace.runtime.text.encoded import Encoded
 
 # Rows of few tokens take a power of two, so that each is captured once; longer ones are filled by a hundredth at most.
 LEAST, CAPTURED, COARSE = 16, 2048, 128

@@ -10,7 +10,6 @@ import reprlib
 import threading
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,29 +19,14 @@ from tokenizers import normalizers
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Program
 from headrace.runtime.text.bounds import Bound, find_bound
+from headrace.runtime.text.direct import read_direct, reads_alike
+from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.pieces import Piece, clip, first_size, grown, kept
-from headrace.runtime.text.spans import Spans, read_spans
+from headrace.runtime.text.spans import read_spans
 
 TYPES = "token_type_ids"
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """One request: token ids int64 [t], token types int64 [t] or None for zeros, spans where they were asked for."""
-
-    ids: NDArray[np.int64]
-    types: NDArray[np.int64] | None = None
-    spans: Spans | None = None
-
-    @property
-    def length(self) -> int:
-        """How many tokens it has."""
-        return len(self.ids)
-
-    def only(self, places: list[int]) -> Encoded:
-        """The request with those of its tokens alone."""
-        types = None if self.types is None else self.types[places]
-        return Encoded(self.ids[places], types, self.spans.only(places) if self.spans else None)
+# So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
+MANY = 64
 
 
 class Texts:
@@ -74,6 +58,7 @@ class Texts:
         self._lower = program.text.lower_case and tokenizer is not None
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
+        self._direct: bool | None = None  # not known before there are many texts
 
     def listed(self, texts: Any) -> list[Any]:
         """One text or pair, or many, as a list. What is in it is checked where it is tokenised."""
@@ -95,6 +80,7 @@ class Texts:
         prompt: str | None = None,
         offsets: bool = False,
         first: int = 0,
+        cut: list[int] | None = None,
     ) -> list[Encoded]:
         """Token ids of each text, or of each pair of texts.
 
@@ -105,6 +91,7 @@ class Texts:
                 before the text, or before the first text of a pair.
             offsets: whether to say where the tokens stand in the text.
             first: the number of the first text in messages.
+            cut: takes the numbers of the texts that were truncated, for `warn_of_cuts` to tell of; None tells at once.
 
         Raises:
             InputError: something that is no text, a text without tokens, or a tokenizer that cannot do this.
@@ -125,6 +112,10 @@ class Texts:
         over = [i for i, one in enumerate(encoded) if longest is not None and len(one.ids) > longest]
         if over:
             self._allow_truncation(truncate, over, pieces, encoded, first)
+            if truncate is None and cut is not None:
+                cut += [first + i for i in over]
+            elif truncate is None:
+                self.warn_of_cuts([first + i for i in over], len(encoded))
             for i, one in zip(over, self._tokenise([pieces[i] for i in over], offsets, longest), strict=True):
                 encoded[i] = one
         for number, one in enumerate(encoded, first):
@@ -181,6 +172,12 @@ class Texts:
             return []
         columns = [list(column) for column in zip(*(piece.parts for piece in pieces), strict=True)]
         fast = self._tokenizer.is_fast
+        if len(pieces) >= MANY and not offsets and longest is None:
+            with self._lock:
+                if self._direct is None:
+                    self._direct = reads_alike(self._tokenizer)
+                if self._direct:
+                    return read_direct(self._tokenizer, columns, self._typed)
         with self._lock:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             found = self._tokenizer(
@@ -216,10 +213,13 @@ class Texts:
                 f"Text {first + over[0]} has {has} tokens; at most {bound.length} are accepted ({bound.why}){others}. "
                 "Shorten or split it, or pass truncate=True."
             )
-        if truncate is None:
+
+    def warn_of_cuts(self, cut: list[int], total: int) -> None:
+        """Say which texts the folder's rule has truncated, if any."""
+        if cut:
             message = (
-                f"{len(over)} of {len(encoded)} texts, the first of them text {first + over[0]}, were truncated to "
-                f"{bound.length} tokens ({bound.why}). Pass truncate=True to accept that, or False to refuse them."
+                f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
+                f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them."
             )
             warnings.warn(message, HeadraceWarning, stacklevel=3)
 

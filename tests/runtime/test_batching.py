@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.ir import Input, Limits, PaddingRule, Positions, PositionSource, Program
 from headrace.runtime.batching import assemble, bucket, plan
-from headrace.runtime.text.tokens import Encoded
+from headrace.runtime.text.encoded import Encoded
 from tests.synthetic import facts as made_program
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60)

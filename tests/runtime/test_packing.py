@@ -17,7 +17,7 @@ from headrace.ir import OFFSETS, Input, Layout, Positions, PositionSource
 from headrace.runtime.engine import Engine
 from headrace.runtime.explain.report import explain
 from headrace.runtime.packing import assemble, plan, row_of, rows
-from headrace.runtime.text.tokens import Encoded
+from headrace.runtime.text.encoded import Encoded
 from tests.conformance import oracle
 from tests.synthetic import facts
 from tests.tiny import VOCABULARY

@@ -29,8 +29,9 @@ from headrace.ir import (
 )
 from headrace.runtime import weights
 from headrace.runtime.text.bounds import Bound
+from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.pieces import clip
-from headrace.runtime.text.tokens import Encoded, Texts, check_ids
+from headrace.runtime.text.tokens import Texts, check_ids
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CORPUS = [

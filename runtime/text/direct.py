@@ -1,0 +1,50 @@
+"""Read texts with the tokenizers library itself: what lies around it in Python costs more than the reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.runtime.text.encoded import Encoded
+
+# Texts whose reading shows whether a tokenizer does more than its library: special tokens, white space, accents, pairs.
+PROBES = [
+    "water",
+    " A headrace  carries\nwater. ",
+    "[CLS] <s> <|endoftext|> [MASK]",
+    "Zu\u0308rich na\u00efve \u6771\u4eac \U0001f642",
+    "",
+]
+
+
+def read_direct(tokenizer: Any, columns: list[list[str]], typed: bool) -> list[Encoded]:
+    """Token ids of texts, or of pairs given as two columns, as a call of the tokenizer gives them.
+
+    Args:
+        typed: whether to give token types.
+    """
+    library = tokenizer.backend_tokenizer
+    # A tokenizer's file may bring settings of its own.
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = tokenizer.split_special_tokens
+    texts: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    found = library.encode_batch_fast(texts, add_special_tokens=True)
+    return [Encoded(np.array(one.ids, np.int64), np.array(one.type_ids, np.int64) if typed else None) for one in found]
+
+
+def reads_alike(tokenizer: Any) -> bool:
+    """Whether the library alone reads as a call of the tokenizer does, of texts and of pairs."""
+    if not tokenizer.is_fast or not hasattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast"):
+        return False
+    for columns in ([PROBES], [PROBES, PROBES[::-1]]):
+        try:
+            called = tokenizer(*columns, padding=False, truncation=False, return_token_type_ids=True, verbose=False)
+        except (TypeError, ValueError, NotImplementedError):
+            return False
+        direct = read_direct(tokenizer, columns, typed=True)
+        made = [(one.ids.tolist(), [] if one.types is None else one.types.tolist()) for one in direct]
+        if made != list(zip(called["input_ids"], called["token_type_ids"], strict=True)):
+            return False
+    return True
