@@ -14,8 +14,8 @@ ROWS = 32  # rows of one token and head a program
 
 @triton.jit
 def rotate_rows(
-    X, COS, SIN, WEIGHT, OUT, count, x_t, x_h, cos_t, sin_t, eps,
-    HEADS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
+    X, COS, SIN, WEIGHT, OUT, count, x_t, x_h, cos_t, sin_t, EPS: tl.constexpr, HEADS: tl.constexpr,
+    HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Rows of `2 * HALF` elements, in float32."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -27,7 +27,7 @@ def rotate_rows(
     second = tl.load(at + HALF, mask=real, other=0.0).to(tl.float32)
     if NORM:
         mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF)
-        factor = (1.0 / tl.sqrt(mean + eps))[:, None]
+        factor = (1.0 / tl.sqrt(mean + EPS))[:, None]
         first *= factor * tl.load(WEIGHT + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
         second *= factor * tl.load(WEIGHT + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
     cos_at = COS + (token * cos_t)[:, None] + d[None, :]
@@ -60,7 +60,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor | None, eps: floa
     count, half = tokens * heads, width // 2
     torch.library.wrap_triton(rotate_rows)[((count + ROWS - 1) // ROWS,)](
         x, cos, sin, x if weight is None else weight, out, count, x.stride(0), x.stride(1), cos.stride(0),
-        sin.stride(0), eps, HEADS=heads, HALF=half, PADDED=triton.next_power_of_2(half), NORM=weight is not None,
+        sin.stride(0), EPS=eps, HEADS=heads, HALF=half, PADDED=triton.next_power_of_2(half), NORM=weight is not None,
         ROWS=ROWS,
     )  # fmt: skip
     return out

@@ -90,7 +90,9 @@ def interpreted(name: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which only Linux CUDA torch has")
-@pytest.mark.parametrize("name", ["pooling", *ROTATED])
+@pytest.mark.parametrize(
+    "name", ["pooling", "qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ROTATED if name != "qwen3")]
+)
 def test_under_the_interpreter(name: str) -> None:
     code = f"from tests.backends.test_lowered import interpreted; interpreted({name!r})"
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
