@@ -24,11 +24,8 @@ EMBEDDERS = [
     ("gpt2", "last"),
     ("mamba", "last"),
     ("mamba2", "last"),
-    ("bamba", "last"),
     ("qwen3-next", "last"),
     ("lfm2", "last"),
-    ("minimax", "last"),
-    ("recurrent-gemma", "last"),
     ("rwkv", "last"),
 ]
 CLASSIFIERS = [
