@@ -39,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ),
         "tagger": (build("bert", "AutoModelForTokenClassification", num_labels=3, num_hidden_layers=1), bert_like()),
         "decoder": (build("qwen3"), gpt_like()),
-        "untypable": (build("mpnet", num_hidden_layers=1), bert_like()),
+        "untypable": (build("convbert", num_hidden_layers=1), bert_like()),
     }
     for name, (model, tokenizer) in models.items():
         model.save_pretrained(base / name)
