@@ -121,25 +121,27 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
     if calls and not readers.count:
         causal = all(made.kind.causal for made in calls)
     else:
-        causal = (
-            pair is None and not signature.arrays and not _looks_ahead(module, signature, backbone, inputs, vocabulary)
-        )
+        causal = pair is None and not signature.arrays and _looks_back(module, signature, backbone, inputs, vocabulary)
     reads = readers.count > 0
     found = DryRun(calls, causal, reads, backbone, rows.shape[-1], vocabulary, head, width, note, recurrent, pair)
     return replace(found, rows=count, own=own, own_maker=maker)
 
 
-def _looks_ahead(
+def _looks_back(
     module: nn.Module, signature: Signature, backbone: nn.Module, inputs: dict[str, Tensor], vocabulary: int
 ) -> bool:
-    """Whether another last token changes the rows before it; what a regrouped sum changes is far below the bound."""
-    others = inputs | {"input_ids": inputs["input_ids"].clone()}
-    others["input_ids"][:, -1] = (others["input_ids"][:, -1] + 1) % vocabulary
+    """Whether rows depend on the tokens before them and on none after; what a regrouped sum changes is far below."""
+
+    def changed_by(place: int) -> Tensor:
+        others = inputs | {"input_ids": inputs["input_ids"].clone()}
+        others["input_ids"][:, place] = (others["input_ids"][:, place] + 1) % vocabulary
+        call(module, signature, others)
+        moved = (rows[-1].double() - rows[0].double()).abs().amax((0, 2))
+        return moved > LOOKS_AHEAD * rows[0].double().abs().max()
+
     with implementation(module, "eager"), torch.no_grad(), rows_of(backbone, hidden_rows) as rows:
         call(module, signature, inputs)
-        call(module, signature, others)
-    before, after = rows[0][:, :-1].double(), rows[-1][:, :-1].double()
-    return bool((before - after).abs().max() > LOOKS_AHEAD * before.abs().max())
+        return not changed_by(-1)[:-1].any() and bool(changed_by(0)[1:].any())
 
 
 def _rows(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 from torch.nn import functional
 
@@ -70,6 +71,8 @@ def worst_difference(program: Program, model: Any) -> float:
 @pytest.mark.parametrize("name", MODELS)
 def test_an_architecture_is_recovered(name: str, tiny: Any, analysed: Any) -> None:
     type_, masks, bias = MODELS[name]
+    if name == "deberta" and Version(torch.__version__) < Version("2.12"):
+        pytest.skip("torch 2.12: before it, the export cannot follow DeBERTa's number from a tensor")
     program = analysed(name)
     assert [(spec.mask, spec.window) for spec in program.attention] == masks
     assert {(spec.type, spec.bias, spec.recovered) for spec in program.attention} == {(type_, bias, True)}
