@@ -406,12 +406,12 @@ def test_the_bound_is_the_least_and_says_what_sets_it(
     text: TextRules, max_length: int | None, budget: int | None, stated: int | None, length: int, why: str
 ) -> None:
     tokenizer = wordpiece() if stated is None else wordpiece(model_max_length=stated)
-    assert Texts(tokenizer, limited(512, text=text), max_length, budget).bound() == Bound(length, why)
+    assert Texts(tokenizer, limited(512, text=text), max_length, budget)._bound == Bound(length, why)
 
 
 def test_nothing_bounds_a_model_without_limits() -> None:
     texts = Texts(byte_level(), program())
-    assert texts.bound() == Bound(None, "nothing in the model bounds the length")
+    assert texts._bound == Bound(None, "nothing in the model bounds the length")
     assert len(texts.encode(["#" * 5000], truncate=True)[0].ids) == 5000
 
 
@@ -477,7 +477,7 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
 
 def test_no_tokenizer_takes_no_texts() -> None:
     texts = Texts(None, limited(8, text=TextRules(max_length=4, lower_case=True)))
-    assert texts.bound().length == 4
+    assert texts._bound.length == 4
     with pytest.raises(InputError, match=r"no tokenizer.*tokenizer=.*token ids"):
         texts.encode(["fox"], truncate=None)
     with pytest.raises(InputError, match="a tokenizer of transformers is accepted"):
