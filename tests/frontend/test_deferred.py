@@ -54,4 +54,4 @@ def test_a_model_whose_guards_hold_is_traced():
 def test_the_refusal_says_at_which_size(monkeypatch):
     monkeypatch.setattr("headrace.frontend.export.broken_assertion", lambda *_: "x == 64 (at a length of 65)")
     with pytest.raises(TraceError, match="at a length of 65"):
-        trace(checkpoint(build("bert")))
+        trace(checkpoint(build("aria-experts")))
