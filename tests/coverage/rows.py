@@ -135,6 +135,12 @@ def _worst(program: Program, behaviour: Behaviour) -> tuple[float, float]:
     return max(found, key=lambda pair: pair[0] / pair[1])
 
 
+def _counts_columns(program: Program) -> bool:
+    """Whether the graph counts a position, runs a state or makes a decoder's target from the first column on."""
+    positions = program.positions.source is PositionSource.GRAPH and program.positions.table is not None
+    return positions or bool(program.recurrent) or program.marker is not None
+
+
 def _exact(double: Behaviour, inputs: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
     """The answers in float64; None of a model whose own code knows float32 only, which allows it no more than LEAST."""
     try:
@@ -152,10 +158,9 @@ def _compared(mine: Tensor, theirs: Tensor, best: Tensor) -> tuple[float, float]
 def _answers(program: Program, asked: list[Request], left: bool) -> list[tuple[Tensor, ...]]:
     """Each request's outputs, run as the engine runs the program: in one padded batch, or alone where that is inexact.
 
-    The engine pads on the right. On the left it could only be asked to where a position is an input.
+    The engine pads on the right; the left is asked for where nothing in the graph counts from the first column.
     """
-    counted = program.positions.source is PositionSource.GRAPH and program.positions.table is not None
-    if program.padding is not PaddingRule.EXACT or (left and counted):
+    if program.padding is not PaddingRule.EXACT or (left and _counts_columns(program)):
         return [graphs.run(program.graph, alone(program, one))[0] for one in asked]
     values, _ = graphs.run(program.graph, batch(program, asked, left))
     return [
