@@ -22,10 +22,10 @@ INTRODUCTION = """\
 Every text architecture of transformers that a tiny configuration builds and that runs on token ids alone is here, under
 each of the auto classes AutoModel, MaskedLM, CausalLM, SequenceClassification, TokenClassification and Seq2SeqLM that
 knows it; then variants that a flag makes, and image and audio models. Weights are random. Each row was traced, typed,
-probed, and run at the shapes (1, 1), (1, 7), (3, 11) and (2, 64) against the eager Hugging Face model in float32 on each
-text alone: padded on the right, as Headrace pads, and on the left where nothing in the graph counts from the first
-column (a position, a recurrent state, a decoder's target made from the text). *Worst* is the largest difference of any output, *allowed* what contract D1 allows
-there: max(1e-5, 4 x the eager model's own distance from float64).
+probed, and run at the shapes (1, 1), (1, 7), (3, 11) and (2, 64) against the eager Hugging Face model in float32 on
+each text alone: padded on the right, as Headrace pads, and on the left where nothing in the graph counts from the first
+column (a position, a recurrent state, a decoder's target made from the text). *Worst* is the largest difference of any
+output, *allowed* what contract D1 allows there: max(1e-5, 4 x the eager model's own distance from float64).
 """
 
 
