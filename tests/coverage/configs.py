@@ -187,22 +187,23 @@ def _shrunk(default: PretrainedConfig) -> dict[str, Any]:
 
 
 def tiny_model(model_type: str, head: str) -> nn.Module:
-    """A model with random weights from the tiny configuration."""
-    torch.manual_seed(0)
+    """A model with random weights from the tiny configuration.
+
+    Raises:
+        ValueError: it is not small.
+    """
     kind = getattr(transformers, head)
+    with torch.device("meta"):  # parts that the configuration does not reach may be of their full size
+        count = sum(parameter.numel() for parameter in kind.from_config(tiny_config(model_type)).parameters())
+    if count > LARGEST:
+        raise ValueError(f"{count} parameters: the configuration did not make it small")
+    torch.manual_seed(0)
     built: nn.Module = kind.from_config(tiny_config(model_type)).eval()
     return built
 
 
 def require_runs(model: nn.Module) -> None:
-    """Run the model once on text, or on the arrays that it reads; raises what it raises.
-
-    Raises:
-        ValueError: it is not small.
-    """
-    count = sum(parameter.numel() for parameter in model.parameters())
-    if count > LARGEST:
-        raise ValueError(f"{count} parameters: the configuration did not make it small")
+    """Run the model once on text, or on the arrays that it reads; raises what it raises."""
     names = inspect.signature(model.forward).parameters
     if "input_ids" not in names:
         return  # what else it reads is the frontend's to say
