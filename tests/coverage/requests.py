@@ -12,6 +12,7 @@ from headrace.samples import draw
 
 FIRST_ID = 3  # past the special ids
 SIZE_OF_ARRAYS = 9  # rows, where they are free
+SHORT_TARGET, VOCABULARY = 5, 90
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Request:
 
 def request(program: Program, length: int, seed: int) -> Request:
     """A random text of that length, and a target two tokens shorter; or arrays of one size that make so many rows."""
+    generator = torch.Generator().manual_seed(100 * length + seed)
     if program.arrays:
         drawn = {given.name: draw(given, 1, SIZE_OF_ARRAYS, seed) for given in program.arrays}
-        return Request(torch.empty(0), torch.empty(0), drawn)
-    generator = torch.Generator().manual_seed(100 * length + seed)
+        target = torch.randint(FIRST_ID, program.vocabulary or VOCABULARY, (SHORT_TARGET,), generator=generator)
+        return Request(torch.empty(0), target, drawn)
     text = torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
     if program.marker is not None:
         text[-1] = program.marker
@@ -44,10 +46,12 @@ def alone(program: Program, asked: Request) -> dict[str, Tensor]:
 
 def batch(program: Program, asked: list[Request], left: bool) -> dict[str, Tensor]:
     """The requests in one batch, texts padded on either side, targets always on the right, arrays as they are."""
-    if program.arrays:
-        return {name: torch.cat([one.arrays[name] for one in asked]) for name in program.input_names}
-    ids, mask = _padded([one.text for one in asked], left)
     decoded, decoded_mask = _padded([one.target for one in asked], left=False)
+    if program.arrays:
+        named = {"decoder_input_ids": decoded, "decoder_attention_mask": decoded_mask}
+        named |= {given.name: torch.cat([one.arrays[given.name] for one in asked]) for given in program.arrays}
+        return {name: named[name] for name in program.input_names}
+    ids, mask = _padded([one.text for one in asked], left)
     positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
     named = {
         "input_ids": ids,

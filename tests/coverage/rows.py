@@ -138,7 +138,8 @@ def _worst(program: Program, behaviour: Behaviour) -> tuple[float, float]:
 def _counts_columns(program: Program) -> bool:
     """Whether the graph counts a position, runs a state or makes a decoder's target from the first column on."""
     positions = program.positions.source is PositionSource.GRAPH and program.positions.table is not None
-    return positions or bool(program.recurrent) or program.marker is not None
+    cross = any(spec.type is AttentionType.ENCODER_DECODER for spec in program.attention)
+    return positions or bool(program.recurrent) or (cross and "decoder_input_ids" not in program.input_names)
 
 
 def _exact(double: Behaviour, inputs: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
