@@ -103,7 +103,7 @@ def test_nothing_offered(tiny: Any) -> None:
 
 def test_tasks_of_a_model_that_cannot_be_typed(tiny: Any) -> None:
     """C4: `.tasks` never raises."""
-    traced = headrace.trace(tiny("mpnet"))
+    traced = headrace.trace(tiny("convbert"))
     assert len(traced.tasks) == 0
     with pytest.raises(headrace.AttentionTypeError):
         traced.lower("reference")

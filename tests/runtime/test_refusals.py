@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import headrace
+from headrace.ir import AttentionType
 from tests.tiny import build
 from tests.words import bert_like
 
@@ -96,8 +97,9 @@ def test_torchs_own_attention_is_not_overlooked() -> None:
             rows: Tensor = self.layer(self.table(input_ids))
             return rows
 
-    with pytest.raises(headrace.AttentionTypeError, match="do not go through transformers' attention interface"):
-        headrace.lower(Own(), target="reference")
+    program = headrace.lower(Own(), target="reference").program
+    assert [spec.type for spec in program.attention] == [AttentionType.ENCODER_ONLY]
+    assert program.attention[0].recovered
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "4"])
