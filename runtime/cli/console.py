@@ -15,7 +15,7 @@ from headrace import debug
 from headrace.errors import HeadraceError, HeadraceWarning, missing_library
 from headrace.runtime.explain.tables import printable
 
-WRONG, INTERRUPTED = 2, 130
+CLOSED, WRONG, INTERRUPTED = 1, 2, 130
 # Set before these libraries are imported: each reads its variable once.
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -40,7 +40,8 @@ def run(command: Callable[[], Any]) -> int:
     """Run a command and turn what happens into an exit code.
 
     Returns:
-        The command's own code, 0 where it has none; 2 for a user's mistake; 130 where it was interrupted.
+        The command's own code, 0 where it has none; 1 where nobody reads on; 2 for a user's mistake; 130 where it was
+        interrupted.
     """
     quiet = debug.level() < debug.STAGES
     if quiet:
@@ -54,6 +55,10 @@ def run(command: Callable[[], Any]) -> int:
         warnings.showwarning = _warn  # restored with the filters
         try:
             code = command()
+            sys.stdout.flush()  # a reader that is gone shows here, not while Python shuts down
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return CLOSED
         except KeyboardInterrupt:
             return INTERRUPTED
         except Exception as error:
