@@ -409,10 +409,10 @@ def token_ids(length: int, batch: int = 1, seed: int = 0) -> Any:
     return torch.randint(3, VOCABULARY, (batch, length), generator=generator)
 
 
-def fed(program: Any, ids: Any, mask: Any = None, target: Any = None) -> dict[str, Any]:
+def fed(program: Any, ids: Any, mask: Any = None, target: Any = None, target_mask: Any = None) -> dict[str, Any]:
     """The program's inputs for token ids [batch, length]; the mask, on whichever side, decides the positions.
 
-    `target` is what a decoder is given, unpadded.
+    `target` is what a decoder is given, unpadded where it has no mask.
     """
     import torch
 
@@ -420,7 +420,8 @@ def fed(program: Any, ids: Any, mask: Any = None, target: Any = None) -> dict[st
     positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
     given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
     if target is not None:
-        given |= {"decoder_input_ids": target, "decoder_attention_mask": torch.ones_like(target)}
+        real = torch.ones_like(target) if target_mask is None else target_mask
+        given |= {"decoder_input_ids": target, "decoder_attention_mask": real}
     return {name: given[name] for name in program.input_names}
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headrace.ir import PER_TOKEN_OUTPUTS, TARGET, Output, Program
 from headrace.samples import draw
+from tests.tiny import fed
 
 FIRST_ID = 3  # past the special ids
 SIZE_OF_ARRAYS = 9  # rows, where they are free
@@ -52,16 +53,8 @@ def batch(program: Program, asked: list[Request], left: bool) -> dict[str, Tenso
         named |= {given.name: torch.cat([one.arrays[given.name] for one in asked]) for given in program.arrays}
         return {name: named[name] for name in program.input_names}
     ids, mask = _padded([one.text for one in asked], left)
-    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
-    named = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "position_ids": positions,
-        "token_type_ids": ids * 0,
-        "decoder_input_ids": decoded,
-        "decoder_attention_mask": decoded_mask,
-    }
-    return {name: named[name] for name in program.input_names}
+    inputs: dict[str, Tensor] = fed(program, ids, mask, decoded, decoded_mask)
+    return inputs
 
 
 def _padded(rows: list[Tensor], left: bool) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,6 @@ class Row:
     packed: bool | str | None = None
     cached: bool | str | None = None
     route: str | None = None
-    recovered: int = 0
     seconds: float = 0.0
     broken: str | None = None
 
