@@ -160,18 +160,7 @@ def attention(
 
 
 @attention.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    kind: str,
-    window: list[int],
-    softcap: float,
-) -> Tensor:
+def _(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
     return q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3]))
 
 

@@ -88,20 +88,7 @@ def attention_varlen(
 
 
 @attention_varlen.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor,
-    sinks: Tensor | None,
-    bias: Tensor | None,
-    scale: float,
-    kind: str,
-    window: list[int],
-    softcap: float,
-    bias_kind: str,
-    length: int,
-) -> Tensor:
+def _(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
     return v.new_empty((q.shape[0], q.shape[1], v.shape[2]))
 
 

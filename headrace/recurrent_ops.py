@@ -97,17 +97,7 @@ def selective_scan(
 
 
 @selective_scan.register_fake
-def selective_scan_shape(
-    x: Tensor,
-    dt: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    d: Tensor | None,
-    z: Tensor | None,
-    dt_bias: Tensor | None,
-    softplus: bool,
-) -> Tensor:
+def selective_scan_shape(x: Tensor, *_: object) -> Tensor:
     """[B, D, L], in the dtype of the state."""
     return x.new_empty(x.shape, dtype=accumulator(x))
 
@@ -156,18 +146,7 @@ def chunk_scan(
 
 
 @chunk_scan.register_fake
-def chunk_scan_shape(
-    x: Tensor,
-    dt: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    d: Tensor | None,
-    dt_bias: Tensor | None,
-    softplus: bool,
-    dt_min: float | None,
-    dt_max: float | None,
-) -> Tensor:
+def chunk_scan_shape(x: Tensor, *_: object) -> Tensor:
     """[B, L, H, P], in the dtype of the state."""
     return x.new_empty(x.shape, dtype=accumulator(x))
 
