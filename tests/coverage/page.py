@@ -24,7 +24,8 @@ each of the auto classes AutoModel, MaskedLM, CausalLM, SequenceClassification, 
 knows it; then variants that a flag makes, and image and audio models. Weights are random. Each row was traced, typed,
 probed, and run at the shapes (1, 1), (1, 7), (3, 11) and (2, 64) against the eager Hugging Face model in float32 on
 each text alone: padded on the right, as Headrace pads, and on the left where nothing in the graph counts from the first
-column (a position, a recurrent state, a decoder's target made from the text). *Worst* is the largest difference of any
+column (a position, a recurrent state, a decoder's target made from the text). *Recovered* counts the
+attentions that the model's own code computes and that were found in its graph. *Worst* is the largest difference of any
 output, *allowed* what contract D1 allows there: max(1e-5, 4 x the eager model's own distance from float64).
 """
 
@@ -73,8 +74,8 @@ def _lines(records: list[Record], versions: str) -> Iterator[str]:
 
 
 def _table(records: list[Record]) -> Iterator[str]:
-    yield "| architecture | head | status | types by call | state | worst | allowed | packed | cached | s |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    yield "| architecture | head | status | types by call | recovered | state | worst | allowed | packed | cached | s |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for record in records:
         if status(record) == UNBUILT:
             continue
@@ -84,6 +85,7 @@ def _table(records: list[Record]) -> Iterator[str]:
             record["head"].removeprefix("AutoModelFor").replace("AutoModel", "none"),
             status(record),
             _types(record["types"]),
+            str(record["recovered"] or ""),
             (record["route"] or "").removesuffix("State"),
             worst,
             allowed,

@@ -32,6 +32,7 @@ class Row:
 
     Attributes:
         types: attention types in call order, with the window where there is one.
+        recovered: how many attentions came of the model's own code rather than of transformers' interface.
         verified: every attention was proven by the probe, or there is none.
         refused: the reason in Headrace's words, None where the model is served.
         worst_difference: from the eager float32 model on each text alone, over the shapes and both padding sides.
@@ -43,6 +44,7 @@ class Row:
     architecture: str
     head: str
     types: list[str] = field(default_factory=list)
+    recovered: int = 0
     verified: bool = False
     refused: str | None = None
     worst_difference: float | None = None
@@ -93,6 +95,7 @@ def _describe(row: Row, program: Program) -> None:
     assert program.route is not None
     row.types = [f"{spec.type} {spec.window}" if spec.window.bounded else str(spec.type) for spec in program.attention]
     row.types += [node.operator for node in program.recurrent]
+    row.recovered = sum(spec.recovered for spec in program.attention)
     row.verified = all(spec.verdict in PROVEN for spec in program.attention)
     row.route = program.route.name
 
