@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import warnings
@@ -27,6 +29,8 @@ PROVIDERS = {
 HOST = PROVIDERS["cpu"]
 # float32 means float32 (contract D1).
 OPTIONS = {PROVIDERS["cuda"]: {"use_tf32": "0"}}
+# Providers whose libraries may lie in packages of Python, where no system's loader looks.
+NVIDIA = frozenset({PROVIDERS["tensorrt"], PROVIDERS["cuda"]})
 # Providers that compile a graph for every shape, and take one dynamic dimension at most: they get fixed shapes, the
 # batch rounded up to a power of two. So many are kept.
 FIXED, KEPT = frozenset({PROVIDERS["migraphx"]}), 16
@@ -107,6 +111,8 @@ def _opened(
     path: Path, providers: Sequence[str], shape: Mapping[str, int] | None = None
 ) -> tuple[onnxruntime.InferenceSession, str]:
     refused = []
+    if NVIDIA & set(providers):
+        _load_libraries()
     for provider in providers:
         chosen = [(name, OPTIONS.get(name, {})) for name in dict.fromkeys((provider, HOST))]
         try:
@@ -125,6 +131,13 @@ def _opened(
             return session, provider
         refused.append(f"{provider}: the session fell back to {used}, its libraries or its device are missing")
     raise TargetError(f"No provider of onnxruntime took {path.name}: {'; '.join(refused)}.")
+
+
+def _load_libraries() -> None:
+    """Load CUDA and cuDNN from their packages, where they are installed; the session tells of what is missing."""
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it did not find
+            onnxruntime.preload_dlls()
 
 
 def _options(shape: Mapping[str, int]) -> onnxruntime.SessionOptions:

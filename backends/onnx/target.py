@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from headrace.backends.onnx import names
 from headrace.backends.onnx.profiles import PROFILES
-from headrace.backends.onnx.session import Executable, Session, find_providers
+from headrace.backends.onnx.session import HOST, Executable, Session, find_providers
 from headrace.ir import Layout, Program
 
 # A file of protocol buffers ends at 2 GiB; well before that, weights are better mapped from a file of their own.
 EXTERNAL_FROM = 1 << 30
+# Padded tokens in a step.
+ON_HOST, ON_DEVICE = 2048, 16384
 
 
 class Onnx:
@@ -29,12 +31,16 @@ class Onnx:
     libraries: tuple[str, ...] = ()
     runs_code = False
     layout = Layout.PADDED
-    step_tokens = 2048
 
     def __init__(self, provider: str | None = None) -> None:
         """`provider` is one of `PROVIDERS`, None for the best."""
         self._providers = find_providers(provider)
         self._sessions: dict[Path, Session] = {}
+
+    @property
+    def step_tokens(self) -> int:
+        """A GPU wants larger batches than a CPU's caches."""
+        return ON_HOST if self._providers[0] == HOST else ON_DEVICE
 
     def check(self, compiles: bool) -> None:
         """To compile, the exporter's libraries must be there."""
