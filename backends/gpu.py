@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, free_unbacked_symbols
 
 from headrace import graphs
 from headrace.backends.activations import shorten
@@ -89,13 +90,14 @@ class Gpu:
 def on_device(program: Program) -> ExportedProgram:
     """A copy of the graph on the GPU."""
 
-    def without_assertions(graph: fx.Graph) -> None:
-        # They name the device that the trace ran on.
+    def elsewhere(graph: fx.Graph) -> None:
         for node in list(graph.nodes):
             if node.target is torch.ops.aten._assert_tensor_metadata.default:
-                graph.erase_node(node)
+                graph.erase_node(node)  # it names the device that the trace ran on
+            else:  # torch's own pass sees a device that is a keyword, and no other
+                node.args = tuple(torch.device("cuda") if isinstance(arg, torch.device) else arg for arg in node.args)
 
-    return move_to_device_pass(graphs.rewrite(program.graph, without_assertions), "cuda")
+    return move_to_device_pass(graphs.rewrite(program.graph, elsewhere), "cuda")
 
 
 class Padded:
@@ -159,9 +161,14 @@ def moved(given: Tensor) -> Tensor:
 
 
 def capturable(exported: ExportedProgram) -> bool:
-    """Whether every operator is one that never waits for the device; another library's may."""
-    spaces = {node.target.namespace for node in exported.graph.nodes if isinstance(node.target, OpOverload)}
-    return spaces <= {"aten", "prims", "headrace"}
+    """Whether no operator waits for the device: one that shapes its answer by data does, another library's may."""
+    operators = [node for node in exported.graph.nodes if isinstance(node.target, OpOverload)]
+    return all(
+        node.target.namespace in ("aten", "prims", "headrace")
+        and not free_unbacked_symbols(node.meta.get("val"))
+        and torch.Tag.dynamic_output_shape not in node.target.tags
+        for node in operators
+    )
 
 
 def _kernels(program: Program) -> fx.GraphModule:
@@ -181,12 +188,24 @@ def _compiled(module: fx.GraphModule, program: Program, longest: int) -> Any:
     # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
     compiled = torch.compile(module, fullgraph=True, dynamic=True, options={"shape_padding": False})
     sample = sample_row(program, *SAMPLE)
-    for name, tensor in sample.items():
-        # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-        axis, least = (0, 3) if name == OFFSETS else (1, 2)
-        torch._dynamo.mark_dynamic(tensor, axis, min=least, max=longest + 1)
-    compiled(*(sample[name] for name in program.input_names))
+    try:
+        compiled(*_free(sample, program.input_names, longest))
+    except ConstraintViolationError:
+        # A guard that torch cannot prove for every size, such as those of experts' routing: it is checked at each call.
+        compiled(*_free(sample_row(program, *SAMPLE), program.input_names, None))
     return compiled
+
+
+def _free(sample: dict[str, Tensor], names: tuple[str, ...], longest: int | None) -> list[Tensor]:
+    """The inputs in order, their free sizes marked: bounded by `longest`, or as far as the guards allow."""
+    for name, tensor in sample.items():
+        axis, least = (0, 3) if name == OFFSETS else (1, 2)
+        if longest is None:
+            torch._dynamo.maybe_mark_dynamic(tensor, axis)
+        else:
+            # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
+            torch._dynamo.mark_dynamic(tensor, axis, min=least, max=longest + 1)
+    return [sample[name] for name in names]
 
 
 def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
@@ -205,13 +224,13 @@ def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """float32 means float32: products by TF32 are off, whatever the process has set."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    """float32 means float32: products and convolutions by TF32 are off, whatever the process has set."""
+    products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 Edit = Callable[[fx.Graph], None]
+HALVES = (torch.bfloat16, torch.float16)
 SIZE = torch.ops.aten.sym_size.int
 # What a node's metadata says of the model's code that it comes from.
 PLACE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")
@@ -57,9 +58,9 @@ def bindings(exported: ExportedProgram, inputs: Mapping[str, Tensor]) -> list[An
 
 
 class _Tapped(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, taps: frozenset[str]) -> None:
+    def __init__(self, module: fx.GraphModule, taps: frozenset[str], widened: bool) -> None:
         super().__init__(module)
-        self.taps, self.seen = taps, dict[str, Any]()
+        self.taps, self.seen, self.widened = taps, dict[str, Any](), widened
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -67,17 +68,34 @@ class _Tapped(fx.Interpreter):
             self.seen[n.name] = result
         return result
 
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
+        given = super().fetch_args_kwargs_from_env(n)
+        # A table of rows is as large as it gets, and is only read: its rows are widened where they are used.
+        widened = self.widened and n.op == "call_function" and n.target is not torch.ops.aten.embedding.default
+        return pytree.tree_map(_wide, given) if widened else given
+
+
+def _wide(value: Any) -> Any:
+    """What is half as float32: a tensor, at its use so that no second copy of the weights stays, or a dtype's name."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALVES else value
+    return torch.float32 if value in HALVES else value
+
 
 @torch.no_grad()
 def run(
-    exported: ExportedProgram, inputs: Mapping[str, Tensor], taps: Iterable[str] = ()
+    exported: ExportedProgram, inputs: Mapping[str, Tensor], taps: Iterable[str] = (), *, widened: bool = False
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     """Interpret the graph node by node, each operator by its eager implementation.
+
+    Args:
+        widened: compute in float32 what the graph computes in half precision, so that what it does is told from how it
+            rounds.
 
     Returns:
         The outputs in order, and the values of the nodes named in `taps`.
     """
-    interpreter = _Tapped(exported.graph_module, frozenset(taps))
+    interpreter = _Tapped(exported.graph_module, frozenset(taps), widened)
     outputs = interpreter.run(*bindings(exported, inputs))
     return tuple(outputs), interpreter.seen
 

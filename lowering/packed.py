@@ -20,7 +20,7 @@ from headrace.errors import TraceError
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
 from headrace.lowering.attention_types import attention_nodes, operands
 from headrace.lowering.distance import Distance, read_biases
-from headrace.lowering.padding import same
+from headrace.lowering.padding import same, wide_outputs
 from headrace.ops import ATTENTION, POOL
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
 
@@ -171,15 +171,15 @@ def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, 
 def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None:
     """Each sequence of a packed batch must answer as the padded program answers it alone."""
     inputs = packed_inputs(padded, packed.input_names[:-1], lengths)
-    (together,), _ = graphs.run(packed.graph, inputs)
+    (together,) = wide_outputs(packed, inputs)
     per_token = packed.outputs[0].kind in PER_TOKEN_OUTPUTS
     begin = 0
     for row, length in enumerate(lengths):
         one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
         one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,), _ = graphs.run(padded.graph, {name: one[name] for name in padded.input_names})
+        (alone,) = wide_outputs(padded, {name: one[name] for name in padded.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
-        if not same(padded, alone, got):
+        if not same(alone, got):
             raise TraceError(
                 "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
                 "the row, crosses from the sequences before it."
