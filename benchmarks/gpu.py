@@ -259,13 +259,20 @@ def report(name: str, config: Any, rows: list[Row], lengths: list[int], peak: fl
 
 
 def profiled(served: Any, requests: list[Any]) -> None:
-    """The kernels of one pass, by the time that they take."""
+    """The kernels of one pass by the time that they take, and where the device waits."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as found:
+        started = time.time_ns()
         served(requests)
+        ended = time.time_ns()
     events = sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)
     whole = sum(event.self_device_time_total for event in events)
+    kernels = [event for event in found.profiler.kineto_results.events() if event.device_type().name == "CUDA"]
+    begun = min(kernel.start_ns() for kernel in kernels)
+    done = max(kernel.start_ns() + kernel.duration_ns() for kernel in kernels)
+    print(f"\nOne pass takes {(ended - started) / 1e6:.1f} ms: {(begun - started) / 1e6:.1f} before the device begins, "
+          f"{(done - begun) / 1e6:.1f} while it works, {(ended - done) / 1e6:.1f} after it")  # fmt: skip
     print(f"\nKernels of one pass, {whole / 1e3:.1f} ms:\n\n| kernel | ms | share | calls |\n|---|---:|---:|---:|")
     for event in events[:14]:
         time_ = event.self_device_time_total

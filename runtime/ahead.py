@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# The first part is small, so that its use begins soon.
-FIRST, NEXT = 512, 2048
+# The first part is small, so that its use begins soon; each next one is twice as large, for its making to keep up.
+FIRST, LARGEST = 256, 2048
 
 
 def in_parts(items: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
@@ -16,7 +16,7 @@ def in_parts(items: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
     begin, size = 0, FIRST
     while begin < len(items):
         yield begin, items[begin : begin + size]
-        begin, size = begin + size, NEXT
+        begin, size = begin + size, min(2 * size, LARGEST)
 
 
 def made_ahead(items: Sequence[Any], make: Callable[[int, Sequence[Any]], T]) -> Iterator[T]:

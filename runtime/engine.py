@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,22 @@ class Lane:
     program: Program
     executable: Executable
     state: ModelState
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The requests of one call, as far as they have come, and their lengths."""
+
+    requests: list[Request]
+    lengths: list[int]
+    batch_size: int | None
+
+    def take(self, part: Sequence[Request]) -> range:
+        """Add the next part; returns its places."""
+        begin = len(self.requests)
+        self.requests.extend(part)
+        self.lengths.extend(request.length for request in part)
+        return range(begin, len(self.requests))
 
 
 class Engine:
@@ -117,46 +133,64 @@ class Engine:
         Raises:
             NonFiniteError: an answer holds a NaN or an infinity.
         """
+        return self.run_parts(task, [requests], len(requests), batch_size, progress)
+
+    def run_parts(
+        self,
+        task: str,
+        parts: Iterable[Sequence[Request]],
+        count: int,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> list[Array]:
+        """`run` for requests that come in parts: none waits until those of the part before are answered.
+
+        Args:
+            count: the requests of all parts together.
+        """
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        lengths = [request.length for request in requests]
-        results: list[Array] = [np.empty(0)] * len(requests)
-        with bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", len(requests), progress) as shown:
-            for step, output in self._steps(lane, requests, lengths, batch_size):
-                self._keep(lane, step, lengths, output, results)
+        asked = Asked([], [], batch_size)
+        results: list[Array] = [np.empty(0)] * count
+        with bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", count, progress) as shown:
+            for step, output in self._read(self._begun(lane, parts, asked)):
+                self._keep(lane, step, asked.lengths, output, results)
                 shown.advance(len(step.requests))
         return results
 
-    def _steps(
-        self, lane: Lane, requests: Sequence[Request], lengths: Sequence[int], batch_size: int | None
-    ) -> Iterator[tuple[Step, Array]]:
-        """Every step and its output on the host. The target works some steps ahead of what is read back."""
-        batcher = _batcher(lane.program)
-        steps = deque(self._plan(lane, range(len(requests)), lengths, batch_size))
+    def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
+        """Each step's output on the host. The target works some steps ahead of what is read back."""
         waiting: deque[tuple[Step, Any]] = deque()
-        while steps:
-            step = steps.popleft()
-            try:
-                inputs = self.backend.feed(batcher.assemble(step, requests, lane.program))
-                waiting.append((step, self.backend.fetch(lane.state.step(lane.executable, inputs))))
-            except OutOfMemoryError as error:
-                self._halve(step, lengths, error)
-                left = [request for one in (step, *steps) for request in one.requests]
-                steps = deque(self._plan(lane, left, lengths, batch_size))
+        for one in begun:
+            waiting.append(one)
             if len(waiting) > AHEAD:
                 done, output = waiting.popleft()
                 yield done, np.asarray(output)
         for done, output in waiting:
             yield done, np.asarray(output)
 
-    def _plan(self, lane: Lane, left: Sequence[int], lengths: Sequence[int], batch_size: int | None) -> Iterator[Step]:
+    def _begun(self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked) -> Iterator[tuple[Step, Any]]:
+        """Every step, given to the target, and what its output is read from."""
+        batcher = _batcher(lane.program)
+        for part in parts:
+            steps = self._plan(lane, asked.take(part), asked)
+            while (step := next(steps, None)) is not None:
+                try:
+                    inputs = self.backend.feed(batcher.assemble(step, asked.requests, lane.program))
+                    yield step, self.backend.fetch(lane.state.step(lane.executable, inputs))
+                except OutOfMemoryError as error:
+                    self._halve(step, asked.lengths, error)
+                    left = [request for one in (step, *steps) for request in one.requests]
+                    steps = self._plan(lane, left, asked)
+
+    def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
         steps = _batcher(lane.program).plan(
-            [lengths[request] for request in left],
+            [asked.lengths[request] for request in left],
             lane.program,
             step_tokens=self._step_tokens or self.backend.step_tokens,
-            batch_size=batch_size,
+            batch_size=asked.batch_size,
             token_budget=None if self._step_tokens else self.token_budget,
         )
         return (Step(tuple(left[place] for place in step.requests), step.length) for step in steps)

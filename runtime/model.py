@@ -204,9 +204,8 @@ class CompiledModel:
         width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
         if dimensions is not None and (not isinstance(dimensions, int) or not 0 < dimensions <= width):
             raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
-        rows: list[Array] = []
-        for encoded in self._read_ahead(texts, first, prompt, truncate):
-            rows += self.engine.run(Task.EMBED, encoded, batch_size, progress)
+        parts = self._read_ahead(texts, first, prompt, truncate)
+        rows = self.engine.run_parts(Task.EMBED, parts, len(texts), batch_size, progress)
         vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
         vectors = vectors[:, :dimensions]
         wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize

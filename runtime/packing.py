@@ -37,8 +37,10 @@ def plan(
     step_tokens: int,
     batch_size: int | None = None,
     token_budget: int | None = None,
-) -> list[Step]:
+) -> Iterator[Step]:
     """Fill rows with requests, longest first: tiles of like work, and memory that peaks at once.
+
+    A row is planned when it is drawn: the target begins with the first while the others are planned.
 
     Args:
         lengths: tokens of each request.
@@ -47,15 +49,14 @@ def plan(
         token_budget: tokens in a row at most, filling included, in place of `step_tokens`.
     """
     budget = token_budget or step_tokens
+    given = np.array(lengths, np.int64)
     # The longest last, so that taking it moves nothing; of equals, the caller's first.
-    order = sorted(range(len(lengths)), key=lambda request: (lengths[request], -request))
-    left = [lengths[request] for request in order]
-    steps: list[Step] = []
+    sorted_ = np.lexsort((-np.arange(len(given)), given))
+    order, left = sorted_.tolist(), given[sorted_].tolist()
     while order:
         held, tokens = _filled(order, left, budget, batch_size or len(lengths))
         row = row_of(tokens, budget)
-        steps.append(Step(tuple(held), max(tokens, min(row, token_budget)) if token_budget else row))
-    return steps
+        yield Step(tuple(held), max(tokens, min(row, token_budget)) if token_budget else row)
 
 
 def _filled(order: list[int], left: list[int], budget: int, most: int) -> tuple[list[int], int]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime.ahead import FIRST, NEXT, in_parts, made_ahead
+from headrace.runtime.ahead import FIRST, LARGEST, in_parts, made_ahead
 
 
-@pytest.mark.parametrize("count", [0, 1, FIRST, FIRST + 1, FIRST + NEXT, FIRST + 2 * NEXT + 7])
+@pytest.mark.parametrize("count", [0, 1, FIRST, FIRST + 1, 3 * FIRST, 3 * FIRST + 1, 4 * LARGEST + 7])
 def test_parts_come_in_order_and_hold_everything(count: int) -> None:
     made = list(made_ahead(range(count), lambda begin, part: (begin, list(part))))
     assert [item for _, part in made for item in part] == list(range(count))
@@ -33,7 +33,7 @@ def test_the_next_part_is_made_while_the_last_is_used() -> None:
 def test_an_error_reaches_the_caller() -> None:
     def make(begin: int, part: Any) -> None:
         if begin:
-            raise ValueError("text 512")
+            raise ValueError("the second part")
 
-    with pytest.raises(ValueError, match="text 512"):
+    with pytest.raises(ValueError, match="the second part"):
         list(made_ahead(range(FIRST + 1), make))

@@ -33,7 +33,7 @@ def made(*names: str, offset: int = 0) -> Any:
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 9) | st.none())
 def test_every_request_runs_once(lengths: list[int], batch_size: int | None) -> None:
-    steps = plan(lengths, made(), step_tokens=512, batch_size=batch_size)
+    steps = list(plan(lengths, made(), step_tokens=512, batch_size=batch_size))
     assert sorted(i for step in steps for i in step.requests) == list(range(len(lengths)))
     for step in steps:
         assert sum(lengths[i] for i in step.requests) <= step.length <= 512
@@ -47,7 +47,7 @@ def test_no_row_passes_the_users_budget(lengths: list[int], budget: int) -> None
 
 
 def test_a_longer_request_has_a_row_of_its_own() -> None:
-    steps = plan([3, 5000, 4], made(), step_tokens=512)
+    steps = list(plan([3, 5000, 4], made(), step_tokens=512))
     assert [step.requests for step in steps] == [(1,), (2, 0)]
     assert steps[0].length == 5120
 
