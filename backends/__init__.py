@@ -12,10 +12,11 @@ TARGETS = {
     "reference": "headrace.backends.reference:Reference",
     "cpu": "headrace.backends.cpu:Cpu",
     "cuda": "headrace.backends.cuda:Cuda",
+    "rocm": "headrace.backends.rocm:Rocm",
     "onnx": "headrace.backends.onnx.target:Onnx",
 }
-# Targets that run on one of several devices, named after a colon: onnx:cuda.
-VARIANTS = frozenset({"onnx"})
+# Targets that run on one of several devices, named after a colon: onnx:cuda, rocm:gfx942.
+VARIANTS = frozenset({"onnx", "cuda", "rocm"})
 
 
 def backend(target: str, *, compiles: bool = True) -> Backend:
@@ -46,4 +47,6 @@ def preferred() -> str:
     """What "auto" means here. A device that is there but unusable is an error, not a reason to go on."""
     import torch
 
-    return "cuda" if torch.version.cuda is not None and torch.cuda.is_available() else "cpu"
+    # torch for ROCm answers to torch.cuda too.
+    device = "rocm" if torch.version.hip is not None else "cuda" if torch.version.cuda is not None else "cpu"
+    return device if torch.cuda.is_available() else "cpu"

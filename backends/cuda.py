@@ -16,8 +16,9 @@ class Cuda(Gpu):
     """Runs on NVIDIA GPUs from the A100's generation on, with a CUDA build of torch and Triton."""
 
     name = "cuda"
+    vendor = "cuda"
 
-    def check(self, compiles: bool) -> None:
+    def require_device(self) -> None:
         """A GPU must be there that bfloat16 and Triton run on."""
         other = 'or use target="cpu".'
         if torch.version.cuda is None:

@@ -10,25 +10,30 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from headrace import graphs
 from headrace.backends.activations import shorten
+from headrace.backends.architecture import ARCHITECTURES, of_vendor
 from headrace.backends.held import hold_waves
-from headrace.backends.inductor import Compiled, compile_program, quiet
+from headrace.backends.inductor import DECOMPOSITIONS, Compiled, Decompositions, compile_program, quiet
 from headrace.backends.interface import Executable
+from headrace.backends.kernels.tuning import family
+from headrace.backends.plan import PRECISION, Choice, capturable, plan
 from headrace.backends.replay import Replays
-from headrace.errors import OutOfMemoryError
+from headrace.errors import OutOfMemoryError, TargetError
 from headrace.ir import OFFSETS, Layout, Program
+
+if TYPE_CHECKING:
+    from headrace.backends.kernels.ahead import Kernel
 
 # A graph is compiled for rows up to here, or up to the longest request where that is longer.
 LONGEST = 1 << 16
@@ -57,6 +62,12 @@ class Gpu:
     """Runs packed programs where the program admits it, and padded ones ahead-of-time compiled."""
 
     name: str
+    vendor: str
+    """As `Architecture.vendor` has it."""
+    decompositions: Decompositions = DECOMPOSITIONS
+    """What padded programs are compiled in terms of."""
+    attention = "scaled_dot_product_attention"
+    """What attends in padded programs, in words."""
     suffix = ".pt2"
     dtypes = ("bfloat16", "float16", "float32")
     libraries = ("torch", "triton")
@@ -64,6 +75,55 @@ class Gpu:
     layout = Layout.PACKED
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
+
+    def __init__(self, architecture: str | None = None) -> None:
+        """For the device that is here; or for an architecture by name, and then up to its compiled kernels anywhere.
+
+        Raises:
+            TargetError: no such architecture is known.
+        """
+        known = of_vendor(self.vendor)
+        if architecture is not None and architecture not in known:
+            raise TargetError(f"{self.name} knows no architecture {architecture!r}. Choose from {', '.join(known)}.")
+        self.architecture = known[architecture] if architecture else None
+
+    def check(self, compiles: bool) -> None:
+        """A device must be here that runs it, unless an architecture is named and nothing is to run here."""
+        if self.architecture is None or compiles:
+            self.require_device()
+            here = family(torch.device("cuda"))
+            if self.architecture is not None and here != self.architecture.name:
+                raise TargetError(
+                    f"{self.name}:{self.architecture} was asked for, and the device here is {here}. Leave the "
+                    f"architecture out, or compile kernels alone: {self.elsewhere}."
+                )
+
+    def require_device(self) -> None:
+        """Raise a TargetError that names the remedy where no device is here that runs the target."""
+        raise NotImplementedError
+
+    @property
+    def elsewhere(self) -> str:
+        """The command that compiles the target's kernels on any machine."""
+        name = self.architecture or list(of_vendor(self.vendor))[1]
+        return f"headrace compile MODEL --target {self.name}:{name} --kernels-only"
+
+    def kernels(self, program: Program) -> list[Kernel]:
+        """Every kernel of ours that a packed program runs, compiled for the architecture, which need not be here.
+
+        Raises:
+            TargetError: the program runs none, Triton is missing, or a kernel would not run as it should.
+        """
+        from headrace.backends.kernels.ahead import kernels
+
+        name = self.architecture.name if self.architecture else family(torch.device("cuda"))
+        if name not in ARCHITECTURES:
+            raise TargetError(f"{name} is in no table of ours; name one: {', '.join(of_vendor(self.vendor))}.")
+        return kernels(program, ARCHITECTURES[name])
+
+    def plan(self, program: Program) -> tuple[Choice, ...]:
+        """What it will do with a program and why, before anything is compiled."""
+        return plan(program, self.name, self.architecture, self.attention)
 
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a tensor on the host."""
@@ -77,11 +137,12 @@ class Gpu:
         """Move the program to the device and compile it."""
         moved = program.with_(exported=on_device(program))
         if program.layout is Layout.PADDED:
-            return Padded(compile_program(moved))
+            return Padded(compile_program(moved, self.decompositions))
         return Packed(moved, self.step_tokens)
 
     def load(self, path: Path, program: Program) -> Executable:
         """Load a padded program's package; a packed one is compiled anew from its graph."""
+        self.check(compiles=True)
         if program.layout is Layout.PADDED:
             return Padded(Compiled(path, program.input_names))
         return Packed(program.with_(exported=torch.export.load(path)), self.step_tokens)
@@ -160,21 +221,10 @@ def moved(given: Tensor) -> Tensor:
     return given.pin_memory().to("cuda", non_blocking=True)
 
 
-def capturable(exported: ExportedProgram) -> bool:
-    """Whether no operator waits for the device: one that shapes its answer by data does, another library's may."""
-    operators = [node for node in exported.graph.nodes if isinstance(node.target, OpOverload)]
-    return all(
-        node.target.namespace in ("aten", "prims", "headrace")
-        and not free_unbacked_symbols(node.meta.get("val"))
-        and torch.Tag.dynamic_output_shape not in node.target.tags
-        for node in operators
-    )
-
-
 def _kernels(program: Program) -> fx.GraphModule:
     from headrace.backends.kernels.lowered import with_kernels
 
-    module = graphs.flat_module(with_kernels(program.graph))
+    module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
     shorten(module.graph)
     hold_waves(module.graph)
     returned: Any = module.graph.output_node().args[0]
@@ -224,13 +274,26 @@ def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """float32 means float32: products and convolutions by TF32 are off, whatever the process has set."""
-    products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    """float32 means float32: no product or convolution rounds it to TF32, XF32 or bfloat16, whatever is set."""
+    old: str | None
+    try:
+        old = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the process has set one library's alone, which that function refuses to sum up
+        old = None
+    libraries: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    each = [(library, library.fp32_precision) for library in libraries]
+    convolutions = torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision(PRECISION)
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions
+        torch.backends.cudnn.allow_tf32 = convolutions
+        if old is not None:
+            torch.set_float32_matmul_precision(old)
+        else:
+            for library, precision in each:
+                library.fp32_precision = precision
 
 
 @contextmanager

@@ -38,12 +38,9 @@ def sdpa_attention(
 
     SDPA gives zeros where a query sees no key, as the operator demands (checked in tests/backends).
     """
-    bounds = Window(*window)
-    if mask is None and (MaskKind(kind).causal or bounds.bounded):
-        q_len, kv_len = q.shape[2], k.shape[2]
-        mask = materialise_mask(None, q.shape[0], q_len, kv_len, kv_len - q_len, 0, kind, bounds, q.device)
     if softcap > 0 or sinks is not None:
-        return attend(attention_scores(q, k, bias, scale, softcap), v, mask, sinks)
+        return plain_attention(q, k, v, mask, bias, sinks, scale, kind, window, softcap)
+    mask = _mask(q, k, mask, kind, window)
     added: Tensor | None = mask
     if bias is not None:
         added = bias if mask is None else torch.where(mask, bias, -torch.inf)
@@ -53,6 +50,31 @@ def sdpa_attention(
     )
     # SDPA's kernels lay their output out as they like; the operator's is contiguous, and later views rely on it.
     return out.transpose(1, 2).contiguous()
+
+
+def plain_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    kind: str,
+    window: list[int],
+    softcap: float,
+) -> Tensor:
+    """`headrace::attention` as two products and a softmax, as eager models compute it."""
+    return attend(attention_scores(q, k, bias, scale, softcap), v, _mask(q, k, mask, kind, window), sinks)
+
+
+def _mask(q: Tensor, k: Tensor, mask: Tensor | None, kind: str, window: list[int]) -> Tensor | None:
+    """The mask node's, or what `kind` and `window` say; None where every key is seen."""
+    bounds = Window(*window)
+    if mask is not None or not (MaskKind(kind).causal or bounds.bounded):
+        return mask
+    q_len, kv_len = q.shape[2], k.shape[2]
+    return materialise_mask(None, q.shape[0], q_len, kv_len, kv_len - q_len, 0, kind, bounds, q.device)
 
 
 def _repeated(x: Tensor, groups: int) -> Tensor:
@@ -75,7 +97,8 @@ def plain_mask(
     return materialise_mask(padding, batch, q_len, kv_len, q_offset, kv_offset, kind, Window(*window), device)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {
+Decompositions = Mapping[Any, Callable[..., Tensor]]
+DECOMPOSITIONS: Decompositions = {
     ATTENTION: sdpa_attention,
     MASK: plain_mask,
     POOL: pool_rows,
@@ -108,12 +131,12 @@ class Compiled:
         path.write_bytes(self._package.read_bytes())
 
 
-def compile_program(program: Program) -> Compiled:
+def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
     """Decompose the IR's operators and compile the graph ahead of time."""
     folder = tempfile.TemporaryDirectory(prefix="headrace-")
     package = Path(folder.name) / "model.pt2"
     with quiet():
-        lowered = program.graph.run_decompositions(DECOMPOSITIONS)
+        lowered = program.graph.run_decompositions(dict(decompositions))
         torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
     debug.say(debug.CODE, f"compiled package: {package}")
     return Compiled(package, program.input_names, keep=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike, NDArray
 
@@ -67,4 +67,17 @@ class Backend(Protocol):
 
     def load(self, path: Path, program: Program) -> Executable:
         """Read back what `Executable.save` wrote."""
+        ...
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """A backend that says beforehand what it will do, and that has kernels of ours, which compile without a device."""
+
+    def plan(self, program: Program) -> tuple[Any, ...]:
+        """The decisions about a program, each a `headrace.backends.plan.Choice`."""
+        ...
+
+    def kernels(self, program: Program) -> list[Any]:
+        """The kernels that a program runs, each a `headrace.backends.kernels.ahead.Kernel`."""
         ...

@@ -12,7 +12,7 @@ from torch import nn
 
 from headrace import debug
 from headrace.backends import backend as find_backend
-from headrace.backends.interface import Backend
+from headrace.backends.interface import Backend, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load import Checkpoint, held_dtype, load
 from headrace.frontend.sentence import pool_kind
@@ -20,6 +20,7 @@ from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
+from headrace.runtime.engine import runnable
 from headrace.runtime.explain.report import explain
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
@@ -68,7 +69,7 @@ class Traced:
 
     def lower(self, target: str = "auto") -> Lowered:
         """Decide for a target."""
-        return Lowered(self.analysed, find_backend(target), self.tokenizer, self.side_files)
+        return Lowered(self.analysed, find_backend(target, compiles=False), self.tokenizer, self.side_files)
 
 
 class Lowered:
@@ -97,9 +98,42 @@ class Lowered:
         return (prepare(self.program, Task(task)) if task else self.program).as_text()
 
     def explain(self, form: str = "text") -> str:
-        """Attention, route and tasks, as "text" or "html"."""
+        """Attention, route, tasks and what the target will do, as "text" or "html"."""
         chosen, _ = select(self.program, None)
-        return explain(self.program, form, target=self.backend.name, task=chosen)
+        return explain(self.program, form, target=self.backend.name, task=chosen, plan=self.plan())
+
+    def plan(self, task: str | None = None) -> tuple[Any, ...]:
+        """What the target will do with one task's program, and why; empty where there is nothing to choose.
+
+        Returns:
+            A `headrace.backends.plan.Choice` for each decision.
+        """
+        chosen = Task(task) if task else runnable(self.program, select(self.program, None)[0])
+        if chosen is None or not isinstance(self.backend, Planner):
+            return ()
+        return self.backend.plan(prepare(self.program, chosen, self.backend.layout))
+
+    def kernels(self, task: str | None = None) -> list[Any]:
+        """Every kernel of Headrace's own that one task's program runs on the target, compiled but not loaded.
+
+        The target's architecture need not be here: `headrace.lower(model, target="rocm:gfx942").kernels()`.
+
+        Returns:
+            A `headrace.backends.kernels.ahead.Kernel` for each specialisation.
+
+        Raises:
+            TargetError: the target has no such kernels, or the program runs none of them.
+            TaskNotEnabledError: the task is not supported.
+        """
+        if not isinstance(self.backend, Planner):
+            raise TargetError(
+                f"The target {self.backend.name} has no kernels of Headrace's own; cuda and rocm have. Choose one, and "
+                "name an architecture where its device is not here: rocm:gfx942."
+            )
+        chosen = Task(task) if task else runnable(self.program, select(self.program, None)[0])
+        if chosen is None:
+            raise TargetError("The model supports no task that this version runs, so that it runs no kernel.")
+        return self.backend.kernels(prepare(self.program, chosen, self.backend.layout))
 
     def compile(
         self,
@@ -114,7 +148,9 @@ class Lowered:
         Raises:
             TaskNotEnabledError: the task is not supported. Without a task, a model that supports none is made all the
                 same: its `tasks` say why, and so does asking it.
+            TargetError: the target cannot compile or run here.
         """
+        self.backend.check(compiles=True)
         model = CompiledModel(
             self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
             side_files=self.side_files,
@@ -186,7 +222,7 @@ def trace(
 
 def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
     """Trace a model and decide for a target. Options as for `trace`."""
-    backend = find_backend(target)
+    backend = find_backend(target, compiles=False)
     traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
         return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files)
@@ -223,6 +259,7 @@ def compile(
     Raises:
         HeadraceError: whatever cannot be loaded, traced, typed, served or run here; each says what to do.
     """
+    find_backend(target)  # what cannot run here is refused before anything is loaded
     lowered = lower(
         model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, revision=revision,
         trust_remote_code=trust_remote_code, progress=progress,

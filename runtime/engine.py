@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.backends.interface import Backend, Executable
+from headrace.backends.interface import Backend, Executable, Planner
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMemoryError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime import batching, packing, stacking
@@ -20,13 +20,19 @@ from headrace.runtime.batching import Step
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.encoded import Encoded
-from headrace.tasks import answering, select
+from headrace.tasks import Tasks, answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCHERS: dict[Layout, Any] = {Layout.PADDED: batching, Layout.PACKED: packing}
 Request = Encoded | Given
 AHEAD = 4  # steps that the target is given before the first is read back
 NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
+
+
+def runnable(program: Program, wish: Task | None) -> Task | None:
+    """The task that is wished for; where this version cannot run it, the first that it can, if any."""
+    tasks = [Task(name) for name in Tasks(program.tasks) if Task(name) not in NOT_YET]
+    return wish if wish in tasks else next(iter(tasks), None)
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,13 @@ class Engine:
         if lane is None:
             return self.program
         return self.program.with_(layout=lane.program.layout, layout_why=lane.program.layout_why)
+
+    def plan(self) -> tuple[Any, ...]:
+        """What the target does with what was compiled first, and why: a `headrace.backends.plan.Choice` each."""
+        lane = next(iter(self.lanes.values()), None)
+        if lane is None or lane.program.exported is None or not isinstance(self.backend, Planner):
+            return ()
+        return self.backend.plan(lane.program)
 
     def _compiled(self, task: Task) -> Lane:
         if self.program.exported is None:

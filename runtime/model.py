@@ -18,7 +18,7 @@ from headrace.runtime import answers
 from headrace.runtime.ahead import made_ahead
 from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.engine import NOT_YET, Array, Engine, Lane, Request
+from headrace.runtime.engine import Array, Engine, Lane, Request, runnable
 from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
 from headrace.runtime.text.tokens import Texts
@@ -135,13 +135,12 @@ class CompiledModel:
 
     def explain(self, form: str = "text") -> str:
         """What the model's attention does, how it is routed and what it serves, as "text" or "html"."""
-        return explain(self.engine.described(), form, target=self.target, task=self.task)
+        described, plan = self.engine.described(), self.engine.plan()
+        return explain(described, form, target=self.target, task=self.task, plan=plan)
 
     def warm(self, progress: bool | None = None) -> CompiledModel:
         """Compile for the default task now; where this version cannot run that one, for the first that it can."""
-        runnable = [Task(name) for name in self.tasks if Task(name) not in NOT_YET]
-        task = self.task if self.task in runnable else next(iter(runnable), None)
-        if task is not None:
+        if (task := runnable(self.program, self.task)) is not None:
             self.engine.lane(task, progress)
         return self
 

@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from headrace import graphs
 from headrace.backends.kernels import varlen_attention, varlen_pool  # noqa: F401 - registers the operators
 from headrace.backends.kernels.rotary_match import with_rotations
+from headrace.backends.kernels.tuning import Blocks
 from headrace.backends.kernels.varlen_attention import Form, tile_rows, tuning_for
 from headrace.ir import OFFSETS, Window
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
@@ -18,12 +19,16 @@ ATTENTION_TRITON = torch.ops.headrace.attention_varlen_triton.default
 POOL_TRITON = torch.ops.headrace.pool_varlen_triton.default
 
 
-def with_kernels(exported: ExportedProgram) -> ExportedProgram:
-    """The graph with our kernels for its packed operators. The tiles of a batch are listed once and shared."""
-    return graphs.rewrite(exported, _swap)
+def with_kernels(exported: ExportedProgram, family: str) -> ExportedProgram:
+    """The graph with our kernels for its packed operators. The tiles of a batch are listed once and shared.
+
+    Args:
+        family: the architecture whose tunings they take, as `tuning.family` names it.
+    """
+    return graphs.rewrite(exported, lambda graph: _swap(graph, family))
 
 
-def _swap(graph: fx.Graph) -> None:
+def _swap(graph: fx.Graph, family: str) -> None:
     with_rotations(graph)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     offsets, ids = given[OFFSETS], given["input_ids"]
@@ -33,29 +38,30 @@ def _swap(graph: fx.Graph) -> None:
     tiles: dict[int, fx.Node] = {}
     for node in list(graph.nodes):
         if node.target is ATTENTION_VARLEN:
-            rows = _rows(node)
+            blocks, rows = _tuned(node, family)
             if rows not in tiles:
                 with graph.inserting_after(tokens):
                     tiles[rows] = graphs.call(graph, TILES, (offsets, tokens, rows))
-            _replace(graph, node, _attention(graph, node, tiles[rows], rows))
+            _replace(graph, node, _attention(graph, node, tiles[rows], blocks))
         elif node.target is POOL_VARLEN:
             with graph.inserting_before(node):
                 pooled = graphs.call(graph, POOL_TRITON, node.args)
             _replace(graph, node, pooled)
 
 
-def _rows(node: fx.Node) -> int:
-    """The rows of a tile that suit the attention's tuning."""
+def _tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
+    """The attention's tuning, and the rows of a tile that suit it."""
     q, k, v = (arg.meta["val"] for arg in node.args[:3])  # type: ignore[union-attr]
     scale, kind, window, softcap, bias_kind, length = node.args[6:]
     form = Form(scale, kind, Window(*window), softcap, bias_kind)  # type: ignore[arg-type, misc]
-    return tile_rows(q, k, tuning_for(q, v, length, form))  # type: ignore[arg-type]
+    blocks = tuning_for(q, v, length, form, family)  # type: ignore[arg-type]
+    return blocks, tile_rows(q, k, blocks)
 
 
-def _attention(graph: fx.Graph, node: fx.Node, tiles: fx.Node, rows: int) -> fx.Node:
-    q, k, v, _, sinks, bias, *form = node.args
+def _attention(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -> fx.Node:
+    q, k, v, _, sinks, bias, *form, _length = node.args
     with graph.inserting_before(node):
-        return graphs.call(graph, ATTENTION_TRITON, (q, k, v, tiles, rows, sinks, bias, *form))
+        return graphs.call(graph, ATTENTION_TRITON, (q, k, v, tiles, blocks.numbers, sinks, bias, *form))
 
 
 def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:

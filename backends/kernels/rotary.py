@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -54,11 +56,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor | None, eps: floa
     Returns:
         [T, H, D] in `x`'s dtype, dense.
     """
+    return rotated(x, cos, sin, weight, eps, torch.library.wrap_triton(rotate_rows))
+
+
+def rotated(
+    x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor | None, eps: float, kernel: Any = rotate_rows
+) -> Tensor:
+    """The launch."""
     tokens, heads, width = x.shape
     assert x.stride(2) == cos.stride(1) == sin.stride(1) == 1, "a row's elements lie side by side"
     out = x.new_empty((tokens, heads, width))
     count, half = tokens * heads, width // 2
-    torch.library.wrap_triton(rotate_rows)[((count + ROWS - 1) // ROWS,)](
+    kernel[((count + ROWS - 1) // ROWS,)](
         x, cos, sin, x if weight is None else weight, out, count, x.stride(0), x.stride(1), cos.stride(0),
         sin.stride(0), EPS=eps, HEADS=heads, HALF=half, PADDED=triton.next_power_of_2(half), NORM=weight is not None,
         ROWS=ROWS,

@@ -1,7 +1,6 @@
 """Sizes of the attention kernel's blocks by architecture, dtype, head dimension and length: a table, read top down.
 
-What bounds them is local memory a program: 227 KiB on sm90 and sm100, 163 on sm80, 99 on sm86, sm89 and sm120; 64 KiB
-on gfx90a, gfx942, gfx11 and gfx12, 160 KiB on gfx950. Triton checks it on NVIDIA, and not when it compiles for AMD.
+What bounds them is local memory a program (`backends/architecture.py`), and 99 KiB on sm86, sm89 and sm120.
 Keys and values take `2 * stages * n * head_dim` elements of it, queries another `m * head_dim` on sm90.
 """
 
@@ -31,6 +30,17 @@ class Blocks(NamedTuple):
     stages: int
     split: bool = False
     pack: int = 2
+
+    @property
+    def numbers(self) -> list[int]:
+        """As an operator's argument."""
+        return list(map(int, self))
+
+    @classmethod
+    def of(cls, numbers: list[int]) -> Blocks:
+        """The inverse of `numbers`."""
+        m, n, warps, stages, split, pack = numbers
+        return cls(m, n, warps, stages, bool(split), pack)
 
 
 class Entry(NamedTuple):

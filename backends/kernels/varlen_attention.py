@@ -72,12 +72,12 @@ def varlen_tiles(cu_seqlens: Tensor, tokens: int, rows: int) -> Tensor:
 
 
 @torch.library.triton_op("headrace::attention_varlen_triton", mutates_args=())
-def attention_varlen_triton(  # noqa: PLR0913, PLR0917 - an operator's arguments are plain
+def attention_varlen_triton(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     tiles: Tensor,
-    rows: int,
+    blocks: list[int],
     sinks: Tensor | None,
     bias: Tensor | None,
     scale: float,
@@ -85,22 +85,47 @@ def attention_varlen_triton(  # noqa: PLR0913, PLR0917 - an operator's arguments
     window: list[int],
     softcap: float,
     bias_kind: str,
-    length: int,
 ) -> Tensor:
-    """The kernel as Inductor sees it, its tiles given: compiled and packaged with the graph, no Python between."""
+    """The kernel as Inductor sees it, its tiles given: compiled and packaged with the graph, no Python between.
+
+    Args:
+        blocks: the tuning that the tiles were listed for, the fields of a `Blocks`: decided with the graph, so that it
+            can be decided for an architecture that is not here.
+    """
+    kernel = torch.library.wrap_triton(attend_tiles)
     form = Form(scale, kind, Window(*window), softcap, bias_kind)
+    return attended(q, k, v, tiles, Blocks.of(blocks), form, sinks, bias, kernel)
+
+
+def attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tiles: Tensor,
+    blocks: Blocks,
+    form: Form,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+    kernel: Any,
+) -> Tensor:
+    """The launch over listed tiles."""
     out = q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=v.dtype)
-    work = TileList(tiles, rows)
-    arguments, constants = launch(q, k, v, out, work, form, sinks, bias, tuning_for(q, v, length, form))
-    torch.library.wrap_triton(attend_tiles)[programs(work, constants)](*arguments, **constants)
+    work = TileList(tiles, tile_rows(q, k, blocks))
+    arguments, constants = launch(q, k, v, out, work, form, sinks, bias, blocks)
+    kernel[programs(work, constants)](*arguments, **constants)
     return out
 
 
-def tuning_for(q: Tensor, v: Tensor, length: int, form: Form) -> Blocks:
-    """The table's tuning. A window that is short on both sides makes short sequences of long ones."""
+def tuning_for(q: Tensor, v: Tensor, length: int, form: Form, family: str | None = None) -> Blocks:
+    """The table's tuning. A window that is short on both sides makes short sequences of long ones.
+
+    Args:
+        family: the architecture; None asks the tensors' device.
+    """
     right = 0 if MaskKind(form.kind).causal else form.window.right
     seen = form.window.left + right + 1 if form.window.left >= 0 and right >= 0 else length
-    return tuning.choose(tuning.family(q.device), q.dtype, max(q.shape[2], v.shape[2]), min(length, seen))
+    found = tuning.family(q.device) if family is None else family
+    return tuning.choose(found, q.dtype, max(q.shape[2], v.shape[2]), min(length, seen))
 
 
 def tile_rows(q: Tensor, k: Tensor, blocks: Blocks) -> int:

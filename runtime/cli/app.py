@@ -64,6 +64,9 @@ def explain(
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the attention map here.")] = None,
     as_json: Json = False,
     task: Task = None,
+    target: Annotated[
+        str | None, typer.Option(help="Also what this target would do, and why: rocm:gfx942, cuda:sm90, cpu ...")
+    ] = None,
     dtype: Dtype = None,
     prefill: Prefill = None,
     pooling: Pooling = None,
@@ -73,23 +76,25 @@ def explain(
 ) -> None:
     """What the model's attention does, how it is routed, and what it can do and why."""
     opening = Opening(
-        model, dtype=dtype, prefill=prefill, pooling=several(pooling), tokenizer=tokenizer, revision=revision,
-        trust_remote_code=trust_remote_code,
+        model, target=target or "auto", dtype=dtype, prefill=prefill, pooling=several(pooling), tokenizer=tokenizer,
+        revision=revision, trust_remote_code=trust_remote_code,
     )  # fmt: skip
     if html is not None and not html.absolute().parent.is_dir():
         raise InputError(f"{html} cannot be written: there is no folder {html.absolute().parent}.")
-    program = opening.trace().analysed
+    lowered = opening.lower() if target else None
+    program = lowered.program if lowered else opening.trace().analysed
     from headrace.codec import encode
-    from headrace.runtime.explain import report as explaining
+    from headrace.runtime.explain.report import explain as explained
 
     chosen = _chosen(program, task)
+    decided = {"target": target, "task": chosen, "plan": lowered.plan(task) if lowered else ()}
     if html is not None:
-        _save(html, explaining.explain(program, "html", task=chosen))
+        _save(html, explained(program, "html", **decided))
         console.note(f"wrote {html}")
     if as_json:
         print(json.dumps(encode(program), indent=1))
     elif html is None:
-        print(explaining.explain(program, task=chosen), end="")
+        print(explained(program, **decided), end="")
 
 
 @app.command()

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import TargetError
 from headrace.runtime.explain.tables import aligned
 from headrace.runtime.weights import cache_folder
 
@@ -24,6 +25,11 @@ OPTIONAL = {"torch": "torch", "transformers": "torch", "onnxruntime": "onnx"}
 PYTHONS = ((3, 11), (3, 14))
 # As in backends/cpu.py, which cannot be imported without torch; a test holds them together.
 COMPILERS = ("g++", "clang++", "c++")
+# What AMD's driver makes, the names that Triton is installed by (the last two for ROCm), and where torch for ROCm is.
+KFD = Path("/dev/kfd")
+TRITONS = ("triton", "triton-rocm", "pytorch-triton-rocm")
+TRITON = "pip install triton (on a machine without a GPU too; torch for CUDA and for ROCm bring their own)"
+ROCM_TORCH = "https://pytorch.org/get-started/locally, where ROCm is one of the choices"
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
 NUMBER = re.compile(r"\d+(?:\.\d+)*")
 
@@ -197,13 +203,43 @@ def _devices() -> Iterator[Finding]:
         return
     from headrace.backends import TARGETS
 
-    kind = "ROCm" if torch.version.hip else "CUDA"
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    build = torch.version.hip or torch.version.cuda
-    here = ", ".join(names) or (f"none that torch sees, though it is built for {kind} {build}" if build else "none")
-    unused = "; no target of this version runs on it" if names and kind.lower() not in TARGETS else ""
-    yield Finding("GPU", Mark.OK if names else Mark.ABSENT, f"{here}{unused}")
+    yield _gpu(torch)
+    yield _triton()
     yield Finding("targets", Mark.OK, ", ".join(TARGETS))
+
+
+def _gpu(torch: Any) -> Finding:
+    """The GPUs that torch sees, and whether a target runs on them; else what keeps torch from one that is there."""
+    from headrace.backends import backend, preferred
+
+    kind = "ROCm" if torch.version.hip else "CUDA"
+    build = torch.version.hip or torch.version.cuda
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if names:
+        try:
+            backend(preferred())
+        except TargetError as error:
+            return Finding("GPU", Mark.WRONG, ", ".join(names), str(error))
+        return Finding("GPU", Mark.OK, f"{', '.join(names)} ({kind} {build})")
+    # The kernel's driver for AMD's GPUs makes this file.
+    if KFD.exists() and not torch.version.hip:
+        found = f"an AMD GPU's driver is here ({KFD}), and torch {torch.__version__} is not built for ROCm"
+        return Finding("GPU", Mark.ABSENT, found, f"install torch for ROCm: {ROCM_TORCH}")
+    if torch.version.hip:
+        mend = (
+            "see whether rocminfo lists one, and whether you are in the groups render and video" if KFD.exists() else ""
+        )
+        return Finding("GPU", Mark.ABSENT, f"none that torch sees, though it is built for ROCm {build}", mend)
+    return Finding(
+        "GPU", Mark.ABSENT, f"none that torch sees, though it is built for CUDA {build}" if build else "none"
+    )
+
+
+def _triton() -> Finding:
+    version = next((found for found in map(_version, TRITONS) if found), None)
+    if version is None:
+        return Finding("triton", Mark.ABSENT, "the targets cuda and rocm need it, and so does --kernels-only", TRITON)
+    return Finding("triton", Mark.OK, version)
 
 
 def _cache() -> Finding:

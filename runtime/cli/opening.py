@@ -12,7 +12,7 @@ from headrace.runtime.cli import console
 from headrace.runtime.cli.lines import Request, chunks, read_arrays, write
 
 if TYPE_CHECKING:
-    from headrace.runtime.api import Traced
+    from headrace.runtime.api import Lowered, Traced
     from headrace.runtime.model import CompiledModel
 
 MANIFEST = "headrace.json"
@@ -41,6 +41,23 @@ class Opening:
             raise InputError(f"{self.model} is a saved model, without the graph that is read here. Give its source.")
         return headrace.trace(
             self.model,
+            dtype=self.dtype or "auto",
+            prefill=self.prefill,
+            tokenizer=self.tokenizer,
+            pooling=self.pooling,
+            revision=self.revision,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def lower(self) -> Lowered:
+        """The model decided for the target, which need not be here where its architecture is named."""
+        import headrace
+
+        if self.is_saved:
+            raise InputError(f"{self.model} is a saved model, without the graph that is read here. Give its source.")
+        return headrace.lower(
+            self.model,
+            target=self.target,
             dtype=self.dtype or "auto",
             prefill=self.prefill,
             tokenizer=self.tokenizer,

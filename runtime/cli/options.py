@@ -14,7 +14,7 @@ Texts = Annotated[
 ]
 Input = Annotated[Path | None, typer.Option("--input", "-i", help="Read texts from this file's lines.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Take every line as a text, even where it is JSON.")]
-Target = Annotated[str, typer.Option(help="auto, cpu or reference (slow, needs no compiler).")]
+Target = Annotated[str, typer.Option(help="auto, cpu, cuda, rocm or reference (slow, needs no compiler).")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64; else the target's own.")]
 MaxLength = Annotated[int | None, typer.Option(help="Tokens a text at most.")]
 Truncate = Annotated[bool | None, typer.Option("--truncate/--no-truncate", help="Cut longer texts, or refuse them.")]

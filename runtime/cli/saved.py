@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.errors import InputError
 from headrace.runtime.cli import console
 from headrace.runtime.cli.opening import Opening, several
 from headrace.runtime.cli.options import (
@@ -27,7 +28,9 @@ Saved = Annotated[Path, typer.Argument(help="A folder that `headrace export` or 
 
 def compile_(
     model: Model,
-    out: Annotated[Path, typer.Argument(help="The folder to write; every other command takes it as a model.")],
+    out: Annotated[
+        Path | None, typer.Argument(help="The folder to write; every other command takes it as a model.")
+    ] = None,
     task: Task = None,
     target: Target = "auto",
     dtype: Dtype = None,
@@ -37,11 +40,25 @@ def compile_(
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    kernels_only: Annotated[
+        bool,
+        typer.Option(
+            "--kernels-only",
+            help="Only Headrace's own kernels, for an architecture that need not be here: rocm:gfx942.",
+        ),
+    ] = False,
 ) -> None:
     """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
     opening = Opening(
         model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
     )
+    if kernels_only:
+        from headrace.runtime.cli.kernels import compile_kernels
+
+        compile_kernels(opening.lower(), task, out)
+        return
+    if out is None:
+        raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
     compiled = opening.compile(task)
     folder = compiled.save(out)
     console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")

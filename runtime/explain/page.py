@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import PurePath
+from typing import Any
 
 from headrace.ir import AttentionSpec, AttentionType, Program, Route, Task, TaskDecision, Verdict
 from headrace.runtime.explain.picture import picture, scale_words
@@ -34,7 +35,7 @@ COLOURS = {
 }
 
 
-def page(program: Program, target: str | None, task: Task | None) -> str:
+def page(program: Program, target: str | None, task: Task | None, plan: Sequence[Any] = ()) -> str:
     """The whole page."""
     name = escape(PurePath(program.source.name).name or program.source.name)
     body = "".join(
@@ -42,6 +43,7 @@ def page(program: Program, target: str | None, task: Task | None) -> str:
             _header(program, name, target),
             _attention(program),
             f'<div class="pair">{_route(program)}{_tasks(program, task)}</div>',
+            _plan(target, plan),
             _facts(program, target, task),
         ]
     )
@@ -190,6 +192,14 @@ def _task(decision: TaskDecision, default: bool) -> str:
         f'<li><div class="what"><code class="place">{decision.task}</code><span class="verdict {colour}">{word}</span>'
         f'{mark}</div><p class="soft">{escape(task_reason(decision))}</p></li>'
     )
+
+
+def _plan(target: str | None, plan: Sequence[Any]) -> str:
+    rows = "".join(
+        f"<div><dt>{escape(choice.about)}</dt><dd>{escape(f'{choice.what}: {choice.why}')}</dd></div>"
+        for choice in plan
+    )
+    return _card(f"Plan for {target}", f'<dl class="facts">{rows}</dl>') if rows else ""
 
 
 def _facts(program: Program, target: str | None, task: Task | None) -> str:

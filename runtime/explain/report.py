@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from headrace.errors import InputError
 from headrace.ir import AttentionSpec, Program, Task, Verdict
@@ -27,25 +28,33 @@ from headrace.text import attention_groups
 HEADINGS = ("layers", "type", "q/kv heads", "head dim", "mask", "window", "extras", "probe")
 
 
-def explain(program: Program, form: str = "text", *, target: str | None = None, task: Task | None = None) -> str:
+def explain(
+    program: Program,
+    form: str = "text",
+    *,
+    target: str | None = None,
+    task: Task | None = None,
+    plan: Sequence[Any] = (),
+) -> str:
     """Explain an analysed program.
 
     Args:
         form: "text", below 100 columns, or "html", one page without outside resources.
         target: the one that it was lowered for.
         task: what a request without a task gets.
+        plan: what the target will do with that task's program, a `headrace.backends.plan.Choice` each.
 
     Raises:
         InputError: there is no such form.
     """
     if form == "html":
-        return page.page(program, target, task)
+        return page.page(program, target, task, plan)
     if form != "text":
         raise InputError(f"explain makes 'text' or 'html', not {form!r}.")
-    return "\n".join(_lines(program, target, task)) + "\n"
+    return "\n".join(_lines(program, target, task, plan)) + "\n"
 
 
-def _lines(program: Program, target: str | None, task: Task | None) -> Iterator[str]:
+def _lines(program: Program, target: str | None, task: Task | None, plan: Sequence[Any]) -> Iterator[str]:
     yield from (*paragraph(program.source.name), "")
     yield from paragraph(summary(program))
     yield from ("", "Attention, in call order")
@@ -57,6 +66,9 @@ def _lines(program: Program, target: str | None, task: Task | None) -> Iterator[
     yield from _route(program)
     yield from ("", "Tasks")
     yield from task_table(program, task)
+    if plan:
+        yield from ("", f"Plan for {target}")
+        yield from aligned([(choice.about, f"{choice.what}: {choice.why}") for choice in plan])
     yield from ("", "Facts")
     yield from aligned(facts(program, target, task))
 

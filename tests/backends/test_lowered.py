@@ -40,7 +40,7 @@ def check_program(name: str, device: str) -> None:
     from headrace.backends.kernels.rotary_match import ROTATE
 
     program = packed(name)
-    lowered = with_kernels(program.graph)
+    lowered = with_kernels(program.graph, "")
     targets = [node.target for node in lowered.graph.nodes]
     assert targets.count(TILES) == 1
     assert targets.count(ATTENTION_TRITON) == len(program.attention)

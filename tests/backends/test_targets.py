@@ -32,10 +32,18 @@ def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "there", "target"), [("13.0", True, "cuda"), ("13.0", False, "cpu"), (None, True, "cpu")]
+    ("cuda", "hip", "there", "target"),
+    [
+        ("13.0", None, True, "cuda"),
+        ("13.0", None, False, "cpu"),
+        (None, "7.2", True, "rocm"),
+        (None, "7.2", False, "cpu"),
+        (None, None, False, "cpu"),
+    ],
 )
-def test_auto(build: str | None, there: bool, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto(cuda: str | None, hip: str | None, there: bool, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """ROCm's torch answers torch.cuda too, and has no CUDA version."""
-    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     assert preferred() == target

@@ -345,13 +345,14 @@ def test_compiles_with_inductor(name: str) -> None:
     case = CASES[name]
     form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
     first = inputs(case, RAGGED, torch.bfloat16, "cuda")
-    rows = kernel.tile_rows(first.q, first.k, kernel.tuning_for(first.q, first.v, 64, form))
+    blocks = kernel.tuning_for(first.q, first.v, 64, form)
+    rows = kernel.tile_rows(first.q, first.k, blocks)
 
     def run(given: Inputs) -> Tensor:
         work = torch.ops.headrace.varlen_tiles(given.cu_seqlens, given.q.shape[0], rows)
         return torch.ops.headrace.attention_varlen_triton(
-            *given[:3], work, rows, *given[4:], form.scale, form.kind, list(form.window), form.softcap,
-            str(form.bias_kind), 64,
+            *given[:3], work, blocks.numbers, *given[4:], form.scale, form.kind, list(form.window),
+            form.softcap, str(form.bias_kind),
         )  # fmt: skip
 
     # Dynamo keeps its graphs by the code of `run`, which the other cases share.

@@ -18,7 +18,7 @@ from tests.runtime.test_cli import BLOCKED, process
 ROOT = Path(__file__).parents[2]
 THINGS = (
     "python", "system", "cpu", "cores", "memory", "numpy", "rich", "safetensors", "tokenizers", "typer", "torch",
-    "transformers", "onnxruntime", "C++ compiler", "GPU", "targets", "cache",
+    "transformers", "onnxruntime", "C++ compiler", "GPU", "triton", "targets", "cache",
 )  # fmt: skip
 
 
