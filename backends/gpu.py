@@ -27,7 +27,8 @@ from headrace.backends.held import hold_waves
 from headrace.backends.inductor import DECOMPOSITIONS, Compiled, Decompositions, compile_program, quiet
 from headrace.backends.interface import Executable
 from headrace.backends.kernels.tuning import family
-from headrace.backends.plan import PRECISION, Choice, capturable, plan
+from headrace.backends.plan import Choice, capturable, plan
+from headrace.backends.precision import exact
 from headrace.backends.replay import Replays
 from headrace.errors import OutOfMemoryError, TargetError
 from headrace.ir import OFFSETS, Layout, Program
@@ -270,30 +271,6 @@ def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
     return {name: rows.get(name, place * 0) for name in program.input_names if name != OFFSETS} | {
         OFFSETS: offsets.to(torch.int32)
     }
-
-
-@contextmanager
-def exact() -> Iterator[None]:
-    """float32 means float32: no product or convolution rounds it to TF32, XF32 or bfloat16, whatever is set."""
-    old: str | None
-    try:
-        old = torch.get_float32_matmul_precision()
-    except RuntimeError:  # the process has set one library's alone, which that function refuses to sum up
-        old = None
-    libraries: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    each = [(library, library.fp32_precision) for library in libraries]
-    convolutions = torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision(PRECISION)
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = convolutions
-        if old is not None:
-            torch.set_float32_matmul_precision(old)
-        else:
-            for library, precision in each:
-                library.fp32_precision = precision
 
 
 @contextmanager

@@ -11,11 +11,9 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from headrace.backends.architecture import Architecture
+from headrace.backends.precision import PRECISION
 from headrace.backends.replay import LONGEST, SHORT_ROWS
 from headrace.ir import AttentionType, Layout, Program, State
-
-# Of torch.set_float32_matmul_precision, pinned while a program is compiled and while it runs.
-PRECISION = "highest"
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,8 @@ def _graphs(program: Program) -> Iterator[Choice]:
     if program.layout is Layout.PADDED:
         yield Choice("captured in graphs", "nothing", _padded_why(program))
     elif not capturable(program.graph):
-        yield Choice(
-            "captured in graphs", "nothing", "an operator may wait for the device: another library's, or one whose shape follows data"
-        )
+        why = "an operator may wait for the device: another library's, or one that shapes its answer by data"
+        yield Choice("captured in graphs", "nothing", why)
     else:
         yield Choice(
             "captured in graphs",

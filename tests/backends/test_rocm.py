@@ -12,9 +12,9 @@ import torch
 import headrace
 from headrace.backends import backend
 from headrace.backends.architecture import ARCHITECTURES, of_vendor
-from headrace.backends.gpu import exact
 from headrace.backends.inductor import DECOMPOSITIONS
 from headrace.backends.kernels import tuning
+from headrace.backends.precision import exact
 from headrace.backends.rocm import PLAIN, Rocm, require_own_attention
 from headrace.errors import TargetError
 from headrace.ir import AttentionType, Layout, Task
