@@ -6,6 +6,7 @@
 #   make test-oldest  the tests with the oldest torch and transformers supported, in .venv-oldest
 #   make docs         write docs/pipeline.md anew
 #   make coverage     write docs/coverage.md and docs/coverage.json anew: every architecture, about half an hour
+#   make bundles      record tests/parity/bundles anew, by the reference target
 #   make wheel        build dist/headrace-*.whl
 #
 # Other versions: make demo TORCH='torch==2.11.0'. Another Python: make demo PYTHON=python3.12.
@@ -25,7 +26,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 PY := $(VENV)/bin/python
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint check test-oldest docs coverage wheel clean FORCE
+.PHONY: demo test lint check test-oldest docs coverage bundles wheel clean FORCE
 
 demo: $(VENV)/.headrace-demo
 	$(VENV)/bin/headrace demo
@@ -48,6 +49,9 @@ docs: $(VENV)/.headrace-dev
 
 coverage: $(VENV)/.headrace-dev
 	$(PY) -m docs.make_coverage --jobs $(JOBS)
+
+bundles: $(VENV)/.headrace-dev
+	$(PY) -m tests.parity.make
 
 wheel: $(VENV)/.headrace-dev
 	$(PY) -m build --wheel

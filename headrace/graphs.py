@@ -151,6 +151,15 @@ def keep_outputs(
     return _rebuilt(exported, module, keep, optional)
 
 
+def replace_output(exported: ExportedProgram, make: Callable[[fx.Graph], fx.Node]) -> ExportedProgram:
+    """A copy that returns one value, which `make` computes at the end of the graph."""
+    module = copy.deepcopy(exported.graph_module)
+    output = module.graph.output_node()
+    with module.graph.inserting_before(output):
+        output.args = ((make(module.graph),),)
+    return _rebuilt(exported, module, keep=(0,))
+
+
 def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node | None = None) -> fx.Node:
     """A new node at the graph's insertion point, its value's shape and strides worked out.
 

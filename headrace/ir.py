@@ -180,6 +180,7 @@ class OutputKind(StrEnum):
     TOKEN_LOGITS = "token_logits"
     VOCABULARY_LOGITS = "vocabulary_logits"
     DECODER_HIDDEN = "decoder_hidden"
+    TAPS = "taps"
 
 
 PER_TOKEN_OUTPUTS = frozenset(
@@ -189,6 +190,7 @@ PER_TOKEN_OUTPUTS = frozenset(
         OutputKind.TOKEN_LOGITS,
         OutputKind.VOCABULARY_LOGITS,
         OutputKind.DECODER_HIDDEN,
+        OutputKind.TAPS,
     }
 )
 
@@ -230,6 +232,13 @@ class Output:
     kind: OutputKind
     width: int
     along: Axis = SEQUENCE
+
+
+class Tap(NamedTuple):
+    """One node whose values the graph returns, and how many of them each token has."""
+
+    node: str
+    width: int
 
 
 class Task(StrEnum):
@@ -440,6 +449,7 @@ class Program:
         missing: parameters that the checkpoint lacked; refused once a served output reads one.
         layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
         declared_tasks: what sentence-transformers modules add to the head's offer.
+        taps: the nodes whose values its output of kind TAPS holds side by side, in that order.
     """
 
     exported: ExportedProgram | None = field(repr=False, compare=False)
@@ -478,6 +488,7 @@ class Program:
     route: Route | None = None
     prefill: Prefill | None = None
     tasks: tuple[TaskDecision, ...] = ()
+    taps: tuple[Tap, ...] = ()
 
     def with_(self, **changes: Any) -> Program:
         """A copy with some facts replaced."""

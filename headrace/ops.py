@@ -108,15 +108,15 @@ def attention_scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float, so
 
 
 def attend(scores: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """Softmax in float32 and the weighted sum, [B, L, Hq, Dv]. A query that sees no key gets zeros.
+    """Softmax in float32 at least and the weighted sum, [B, L, Hq, Dv]. A query that sees no key gets zeros.
 
     Sinks are one logit a head that takes weight and gives nothing (GPT-OSS, arXiv 2508.10925).
     """
-    scores = scores.float()
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     if sinks is not None:
-        sink = sinks.float().reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        sink = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
         scores = torch.cat([scores, sink], -1)
     weights = torch.softmax(scores, -1)
     if mask is not None and sinks is None:
@@ -180,8 +180,9 @@ def pool_rows(hidden: Tensor, padding: Tensor, kind: str) -> Tensor:
         return hidden.masked_fill(~kept, -torch.inf).amax(1)
     weights = real.cumsum(1) * real if kind == PoolKind.WEIGHTED_MEAN else real
     # Padding rows may hold anything, a NaN too: they are dropped before the sum, not multiplied by zero.
-    rows = torch.where(kept, hidden, 0.0).float() * weights[:, :, None].float()
-    count = weights.sum(1, keepdim=True).clamp(min=1).float()
+    summed = torch.promote_types(hidden.dtype, torch.float32)
+    rows = torch.where(kept, hidden, 0.0).to(summed) * weights[:, :, None].to(summed)
+    count = weights.sum(1, keepdim=True).clamp(min=1).to(summed)
     divisor = count.sqrt() if kind == PoolKind.MEAN_SQRT_LEN else count
     return (rows.sum(1) / divisor).to(hidden.dtype)
 

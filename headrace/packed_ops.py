@@ -104,17 +104,18 @@ def pool_packed(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
     if kind == PoolKind.LAST:
         return rows.index_select(0, (end - 1).clamp(min=0))
     lengths = end - begin
+    summed = torch.promote_types(rows.dtype, torch.float32)
     if kind == PoolKind.MAX:
-        return torch.segment_reduce(rows.float(), "max", lengths=lengths, unsafe=True).to(hidden.dtype)
+        return torch.segment_reduce(rows.to(summed), "max", lengths=lengths, unsafe=True).to(hidden.dtype)
     place = torch.arange(rows.shape[0], device=rows.device)
     owner = torch.searchsorted(end, place, right=True).clamp(max=begin.shape[0] - 1)
-    rank = (place - begin[owner] + 1).float()
+    rank = (place - begin[owner] + 1).to(summed)
     weights = rank if kind == PoolKind.WEIGHTED_MEAN else torch.ones_like(rank)
     # Filling past the last sequence belongs to none, and may hold anything.
     real = place < end[-1]
-    weighted = torch.where(real[:, None], rows.float() * weights[:, None], 0.0)
-    sums = torch.zeros((begin.shape[0], rows.shape[1]), device=rows.device).index_add(0, owner, weighted)
-    count = lengths.float()
+    weighted = torch.where(real[:, None], rows.to(summed) * weights[:, None], 0.0)
+    sums = torch.zeros((begin.shape[0], rows.shape[1]), dtype=summed, device=rows.device).index_add(0, owner, weighted)
+    count = lengths.to(summed)
     divisor = {PoolKind.WEIGHTED_MEAN: count * (count + 1) / 2, PoolKind.MEAN_SQRT_LEN: count.sqrt()}.get(
         PoolKind(kind), count
     )

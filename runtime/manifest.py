@@ -27,20 +27,24 @@ FIELDS = frozenset(
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[tuple[Path, Path]]:
+def new_folder(folder: Path, manifest: str = MANIFEST) -> Iterator[tuple[Path, Path]]:
     """A working folder that takes the place of `folder` once the block ends without an error.
+
+    Args:
+        manifest: the file by which a folder that may be replaced is known.
 
     Yields:
         The working folder, and the place that it will have.
 
     Raises:
-        ArtifactError: the folder exists and is no saved model, so replacing it would lose something.
+        ArtifactError: the folder exists and has no such file, so replacing it would lose something.
     """
     folder = folder.expanduser().absolute()
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
-    if folder.exists() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
-        raise ArtifactError(f"{folder} exists and is no saved model. Choose a new folder; nothing was written.")
+    if folder.exists() and not (folder / manifest).is_file() and any(folder.iterdir()):
+        what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
+        raise ArtifactError(f"{folder} exists and is no {what}. Choose a new folder; nothing was written.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,7 +13,7 @@ import typer
 
 from headrace import __version__
 from headrace.errors import HeadraceWarning, InputError
-from headrace.runtime.cli import console, lines, saved
+from headrace.runtime.cli import console, lines, parity, saved
 from headrace.runtime.cli.opening import Opening, serve, several
 from headrace.runtime.cli.options import (
     BatchSize,
@@ -225,6 +225,7 @@ app.command(name="compile")(saved.compile_)
 app.command()(saved.export)
 app.command()(saved.inspect)
 app.command()(saved.verify)
+app.add_typer(parity.app)
 
 
 @app.command()

@@ -1,0 +1,6 @@
+"""`python -m headrace` is the command `headrace`."""
+
+import importlib
+
+# By name: this package imports no stage, and the command line is one's.
+importlib.import_module(".runtime.cli", __package__).main()

@@ -1,0 +1,186 @@
+"""Bundles and results that are no good are refused with what differs; the command's exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.errors import ArtifactError, InputError, ParityError
+from headrace.runtime.manifest import digest
+from headrace.runtime.parity.bundle import MANIFEST, TENSORS
+from headrace.runtime.parity.checking import check, reading
+from headrace.runtime.parity.findings import read_result
+from headrace.runtime.parity.report import read, report_page, report_text
+from headrace.runtime.parity.rule import Noise, limit
+from tests.parity.conftest import named
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(named("bert-embed").folder, tmp_path / "bundle"))
+
+
+def changed(bundle: Path, **fields: Any) -> None:
+    """The manifest with other fields, its digest made good."""
+    held = json.loads((bundle / MANIFEST).read_text()) | fields
+    held["digest"] = digest(held)
+    (bundle / MANIFEST).write_text(json.dumps(held))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match=r"no parity bundle: it has no parity\.json"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("name", [TENSORS, "model/model.safetensors", "model/config.json", "recorded.json"])
+def test_damaged(bundle: Path, name: str) -> None:
+    content = bytearray((bundle / name).read_bytes())
+    content[-2] ^= 1
+    (bundle / name).write_bytes(content)
+    with pytest.raises(ParityError, match=f"damaged: changed {name}"):
+        check(bundle)
+    (bundle / name).unlink()
+    with pytest.raises(ParityError, match=f"damaged: missing {name}"):
+        check(bundle)
+
+
+def test_manifest_damaged(bundle: Path) -> None:
+    text = (bundle / MANIFEST).read_text()
+    (bundle / MANIFEST).write_text(text.replace('"embed"', '"token_embed"', 1))
+    with pytest.raises(ParityError, match=r"parity\.json was changed"):
+        check(bundle)
+    (bundle / MANIFEST).write_text(text[:100])
+    with pytest.raises(ParityError, match="cannot be read"):
+        check(bundle)
+
+
+def test_newer(bundle: Path) -> None:
+    changed(bundle, format=2)
+    with pytest.raises(ParityError, match="format 2; this version reads 1"):
+        check(bundle)
+
+
+def test_foreign(bundle: Path) -> None:
+    changed(bundle, colour="blue")
+    with pytest.raises(ParityError, match="colour differs"):
+        check(bundle)
+
+
+def test_fields_of_another_version(bundle: Path) -> None:
+    held = json.loads((bundle / MANIFEST).read_text())["recording"]
+    changed(bundle, recording=held | {"colour": "blue"})
+    with pytest.raises(ParityError, match="Recording has no colour"):
+        check(bundle)
+
+
+def test_other_weights(bundle: Path) -> None:
+    with pytest.raises(ParityError, match="weights of bert in float32 are not the recorded ones"):
+        check(bundle, target="reference", precisions=["float32"], model=named("xlm-roberta-embed").folder / "model")
+
+
+def test_other_model(bundle: Path) -> None:
+    with pytest.raises(ParityError, match=r"attention 0 \(32\), .*attention 2 \(32\); recorded were"):
+        check(bundle, target="reference", precisions=["float32"], model=named("modernbert-embed").folder / "model")
+
+
+def test_weights_that_are_not_carried(bundle: Path) -> None:
+    held = json.loads((bundle / MANIFEST).read_text())["recording"]
+    changed(bundle, recording=held | {"carries_weights": False})
+    with pytest.raises(ParityError, match="say where the model is, by model="):
+        check(bundle)
+
+
+def test_precision_that_was_not_recorded(bundle: Path) -> None:
+    with pytest.raises(InputError, match="not recorded in float64; it holds float32"):
+        check(bundle, precisions=["float64"])
+
+
+def test_record_keeps_what_is_no_bundle(tmp_path: Path) -> None:
+    from headrace.runtime.parity.recording import record
+
+    (tmp_path / "mine.txt").write_text("dear")
+    with pytest.raises(ArtifactError, match=r"no folder with a parity\.json"):
+        record(named("bert-embed").folder / "model", tmp_path, target="reference")
+    assert (tmp_path / "mine.txt").read_text() == "dear"
+
+
+def test_result_of_another_kind(tmp_path: Path) -> None:
+    for text, what in (("{}", "no result"), ("[", "cannot be read"), ('{"format": 9}', "format 9; this version")):
+        (tmp_path / "r.json").write_text(text)
+        with pytest.raises(ParityError, match=what):
+            read_result(tmp_path / "r.json")
+
+
+def test_results_of_two_bundles() -> None:
+    one, other = read(named("bert-embed").folder), read(named("bert-classify").folder)
+    with pytest.raises(ParityError, match="task, nodes differ"):
+        report_text([one, other])
+
+
+def test_rule() -> None:
+    """A multiple of the eager run's own distance, and a rounding of the values' size."""
+    assert limit("float32", Noise(1e-7, 1.0)) == pytest.approx(1e-6 + 2e-7)
+    assert limit("bfloat16", Noise(1e-3, 2.0)) == pytest.approx(3e-3 + 1.6e-3)
+    rows = [np.ones((3, 4)), np.ones((1, 4))]
+    good = reading("attention 0", "float16", [rows[0] + 1e-3, rows[1]], rows, Noise(1e-3, 1.0))
+    assert good.passed
+    assert good.shares[0] > good.shares[1] == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_fails(value: float) -> None:
+    rows = [np.ones((3, 4)), np.ones((1, 4))]
+    wrong = [rows[0].copy(), rows[1]]
+    wrong[0][1, 2] = value
+    found = reading("attention 0", "float16", wrong, rows, Noise(10.0, 1.0))
+    assert not found.passed
+    assert found.error is None
+    assert found.shares == (None, 0.0)
+    result = read(named("bert-embed").folder)
+    run = replace(result.runs[0], readings=(found, *result.runs[0].readings[1:]))
+    failing = replace(result, runs=(run, *result.runs[1:]))
+    assert "not a number" in report_text([failing])
+    assert "inf" in report_page([failing, failing])
+
+
+def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """0 where it passes, 1 where it does not, 2 for a user's mistake."""
+    from headrace.backends.reference import Reference
+    from headrace.runtime.cli.app import main
+    from tests.parity import defects
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["parity", *arguments])
+        return int(left.value.code or 0), "".join(capsys.readouterr())
+
+    one, two, page = (str(tmp_path / name) for name in ("one.json", "two.json", "page.html"))
+    options = ("--target", "reference", "--precision", "float32")
+    code, said = run("check", str(bundle), *options, "--json", one)
+    assert (code, "PASS: 3 of 3" in said) == (0, True)
+
+    broken = defects.Broken(Reference(), defects.scale_off)
+    monkeypatch.setattr("headrace.runtime.parity.checking.find_backend", lambda target: broken)
+    code, said = run("check", str(bundle), *options, "--json", two)
+    assert code == 1
+    assert "float32 parts first at attention 1" in said
+    assert "the first node that parts is attention_1 (headrace.attention) in" in " ".join(said.split())
+
+    code, said = run("report", one, two, "--html", page)
+    assert code == 1
+    text = Path(page).read_text()
+    assert "Worst offenders" in text
+    assert "The two machines differ in nothing" in text
+    assert text.index("attention 1") < text.index("Heat map")
+
+    assert run("report", one, str(bundle))[0] == 0
+    code, said = run("check", str(tmp_path))
+    assert code == 2
+    assert said.count("\n") == 1
+    assert run("check", str(bundle), "--precision", "int8")[0] == 2
