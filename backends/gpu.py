@@ -1,14 +1,8 @@
-"""What the GPU targets share: programs moved to the device, packed ones in terms of our kernels, compiled once.
-
-A packed graph with symbolic tokens and sequences is compiled once per program and covers every row. Rows of few
-tokens, where launching costs more than computing, are captured as graphs of the device besides.
-"""
+"""What the GPU targets share: which device they need, which kernels they choose, and programs moved to the device."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,45 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from headrace import graphs
-from headrace.backends.activations import shorten
 from headrace.backends.architecture import ARCHITECTURES, of_vendor
-from headrace.backends.held import hold_waves
-from headrace.backends.inductor import DECOMPOSITIONS, Compiled, Decompositions, compile_program, quiet
+from headrace.backends.executables import Host, Packed, Padded
+from headrace.backends.inductor import DECOMPOSITIONS, Decompositions
 from headrace.backends.interface import Executable
 from headrace.backends.kernels.tuning import family
-from headrace.backends.plan import Choice, capturable, plan
-from headrace.backends.precision import exact
-from headrace.backends.replay import Replays
-from headrace.errors import OutOfMemoryError, TargetError
-from headrace.ir import OFFSETS, Layout, Program
+from headrace.backends.plan import Choice, plan
+from headrace.errors import TargetError
+from headrace.ir import Layout, Program
 
 if TYPE_CHECKING:
     from headrace.backends.kernels.ahead import Kernel
-
-# A graph is compiled for rows up to here, or up to the longest request where that is longer.
-LONGEST = 1 << 16
-# Tokens and sequences of the batch that a graph is compiled on; what it holds for is symbolic.
-SAMPLE = (4096, 33)
-
-
-class Host:
-    """A copy to the host under way; `np.asarray` waits for it."""
-
-    def __init__(self, output: Tensor) -> None:
-        """Begin to copy, on the stream that computes the output."""
-        self._array = torch.empty(output.shape, dtype=torch.float32, pin_memory=True)
-        self._array.copy_(output.float(), non_blocking=True)
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._done.record()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
-        """The array, once it is there."""
-        self._done.synchronize()
-        array: NDArray[np.float32] = self._array.numpy()
-        return array
 
 
 class Gpu:
@@ -136,17 +104,17 @@ class Gpu:
 
     def compile(self, program: Program) -> Executable:
         """Move the program to the device and compile it."""
-        moved = program.with_(exported=on_device(program))
-        if program.layout is Layout.PADDED:
-            return Padded(compile_program(moved, self.decompositions))
+        return self._compiled(program.with_(exported=on_device(program)))
+
+    def _compiled(self, moved: Program) -> Executable:
+        if moved.layout is Layout.PADDED:
+            return Padded(moved, self.decompositions)
         return Packed(moved, self.step_tokens)
 
     def load(self, path: Path, program: Program) -> Executable:
-        """Load a padded program's package; a packed one is compiled anew from its graph."""
+        """Compile anew from the saved graph, which Inductor's cache makes short."""
         self.check(compiles=True)
-        if program.layout is Layout.PADDED:
-            return Padded(Compiled(path, program.input_names))
-        return Packed(program.with_(exported=torch.export.load(path)), self.step_tokens)
+        return self._compiled(program.with_(exported=torch.export.load(path)))
 
 
 def on_device(program: Program) -> ExportedProgram:
@@ -160,124 +128,3 @@ def on_device(program: Program) -> ExportedProgram:
                 node.args = tuple(torch.device("cuda") if isinstance(arg, torch.device) else arg for arg in node.args)
 
     return move_to_device_pass(graphs.rewrite(program.graph, elsewhere), "cuda")
-
-
-class Padded:
-    """An ahead-of-time compiled padded program, fed from the host."""
-
-    graphs = 1
-
-    def __init__(self, compiled: Compiled) -> None:
-        """Keep what was compiled."""
-        self.calls, self._compiled = 0, compiled
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Copy the inputs to the device and run."""
-        self.calls += 1
-        with exact(), memory_told():
-            return self._compiled({name: moved(given) for name, given in inputs.items()})
-
-    def save(self, path: Path) -> None:
-        """Copy the package."""
-        self._compiled.save(path)
-
-
-class Packed:
-    """A packed program, compiled for any row, with the rows of few tokens captured."""
-
-    graphs = 1
-
-    def __init__(self, program: Program, step_tokens: int) -> None:
-        """Compile on a sample, then capture the short rows.
-
-        Args:
-            program: packed, its graph on the device.
-        """
-        self.calls = 0
-        self._exported, self._names = program.graph, program.input_names
-        self._lock = threading.Lock()
-        longest = max(step_tokens, program.limits.length or 0, LONGEST)
-        with quiet(), exact(), torch.no_grad():
-            self._run = _compiled(_kernels(program), program, longest)
-            self._replays = Replays(self._run, program) if capturable(program.graph) else None
-
-    @torch.no_grad()
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
-        """Copy the inputs to the device, run, and copy the output back, without waiting for any of it.
-
-        The copy back begins here: a captured row's output lies where the next replay writes.
-        """
-        self.calls += 1
-        with self._lock, exact(), memory_told():
-            replayed = self._replays(inputs) if self._replays else None
-            return Host(self._run(*(moved(inputs[name]) for name in self._names)) if replayed is None else replayed)
-
-    def save(self, path: Path) -> None:
-        """Write the graph and its weights."""
-        torch.export.save(self._exported, path)
-
-
-def moved(given: Tensor) -> Tensor:
-    """On the device, copied from pinned memory while that computes."""
-    return given.pin_memory().to("cuda", non_blocking=True)
-
-
-def _kernels(program: Program) -> fx.GraphModule:
-    from headrace.backends.kernels.lowered import with_kernels
-
-    module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
-    shorten(module.graph)
-    hold_waves(module.graph)
-    returned: Any = module.graph.output_node().args[0]
-    module.graph.output_node().args = (returned[0],)
-    module.recompile()
-    return module
-
-
-def _compiled(module: fx.GraphModule, program: Program, longest: int) -> Any:
-    """One graph for any number of tokens up to `longest` and of sequences; its first call compiles it."""
-    # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
-    compiled = torch.compile(module, fullgraph=True, dynamic=True, options={"shape_padding": False})
-    sample = sample_row(program, *SAMPLE)
-    try:
-        compiled(*_free(sample, program.input_names, longest))
-    except ConstraintViolationError:
-        # A guard that torch cannot prove for every size, such as those of experts' routing: it is checked at each call.
-        compiled(*_free(sample_row(program, *SAMPLE), program.input_names, None))
-    return compiled
-
-
-def _free(sample: dict[str, Tensor], names: tuple[str, ...], longest: int | None) -> list[Tensor]:
-    """The inputs in order, their free sizes marked: bounded by `longest`, or as far as the guards allow."""
-    for name, tensor in sample.items():
-        axis, least = (0, 3) if name == OFFSETS else (1, 2)
-        if longest is None:
-            torch._dynamo.maybe_mark_dynamic(tensor, axis)
-        else:
-            # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-            torch._dynamo.mark_dynamic(tensor, axis, min=least, max=longest + 1)
-    return [sample[name] for name in names]
-
-
-def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
-    """A row of sequences of like length, on the device."""
-    offsets = torch.arange(count + 1, device="cuda", dtype=torch.int64) * tokens // count
-    begin = offsets[:-1].repeat_interleave(offsets.diff())
-    place = (torch.arange(tokens, device="cuda") - begin)[None]
-    rows = {
-        "input_ids": place % program.vocabulary,
-        "position_ids": place % (program.limits.length or tokens) + program.positions.offset,
-    }
-    return {name: rows.get(name, place * 0) for name in program.input_names if name != OFFSETS} | {
-        OFFSETS: offsets.to(torch.int32)
-    }
-
-
-@contextmanager
-def memory_told() -> Iterator[None]:
-    """What the device's allocator refuses, as an error of ours; its cache is given back first."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise OutOfMemoryError(str(error).split(". ", maxsplit=1)[0]) from error

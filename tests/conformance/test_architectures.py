@@ -23,6 +23,8 @@ ENCODERS = (
     "megatron-bert mobilebert modernbert mpnet nomic_bert rembert roberta roberta-prelayernorm roformer squeezebert "
     "xlm-roberta xlm-roberta-xl xmod"
 ).split()
+# Experts, chosen by a router for each token, and so many more texts to see its chance by.
+ROUTED, MANY = {"gpt_oss", "llama4_text", "mixtral", "qwen3_moe"}, 56
 # What no target serves, by the error that says so: its code makes the width of a tensor from a length.
 REFUSED = {"mobilebert": headrace.TraceError}
 DECODERS = (
@@ -63,6 +65,8 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
             return
         model = headrace.compile(copy.deepcopy(eager).to(dtype), target=target)
     requests = oracle.prompts(min(model.program.limits.length or 64, 64), VOCABULARY)
+    if name in ROUTED:
+        requests += np.random.default_rng(0).integers(3, VOCABULARY, (MANY, 48)).tolist()
     read = oracle.pooled(str(model.program.pooling.kinds[0]))
     batched = model(requests, task="embed")
     alone = [model([ids], task="embed")[0] for ids in requests]
@@ -75,11 +79,13 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
         print(f"{name}: {lane.layout}, float32, differs by {worst:.1e}. {lane.layout_why}")
         return
     own = oracle.answers(eager, requests, read, dtype)
-    for mine, single, theirs, exact in zip(batched, alone, own, wanted, strict=True):
-        allowed = 2 * oracle.distance(theirs, exact) + 1e-4
-        assert oracle.distance(mine, exact) <= allowed
-        assert oracle.distance(single, exact) <= allowed
-    worst, theirs_worst = (
-        max(oracle.distance(a, b) for a, b in zip(rows, wanted, strict=True)) for rows in (batched, own)
+    mine, singles, theirs = (
+        [oracle.distance(a, b) for a, b in zip(rows, wanted, strict=True)] for rows in (batched, alone, own)
     )
+    # Whether a router's near tie falls to one expert or the other is chance in half precision, and moves Hugging Face's
+    # own answer by up to 9e-2 on one text in seven: there the worst of many texts is held against the worst.
+    allowed = [2 * (max(theirs) if name in ROUTED else one) + 1e-4 for one in theirs]
+    assert all(one <= most for one, most in zip(mine, allowed, strict=True))
+    assert all(one <= most for one, most in zip(singles, allowed, strict=True))
+    worst, theirs_worst = max(mine), max(theirs)
     print(f"{name}: {lane.layout}, bfloat16, 1 - cosine {worst:.1e}, Hugging Face's {theirs_worst:.1e}")

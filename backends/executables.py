@@ -1,0 +1,212 @@
+"""Programs compiled for a GPU: one graph for every size, made by a first call on a sample.
+
+A packed program's rows of few tokens, where launching costs more than computing, are captured as graphs of the device
+besides. Nothing is compiled ahead of time: packages of graphs with operators of ours crash where torch 2.11 loads them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from headrace import graphs
+from headrace.backends.activations import shorten
+from headrace.backends.held import hold_waves
+from headrace.backends.inductor import Decompositions, quiet
+from headrace.backends.kernels.tuning import family
+from headrace.backends.plan import capturable
+from headrace.backends.precision import exact
+from headrace.backends.replay import Replays
+from headrace.errors import OutOfMemoryError
+from headrace.ir import OFFSETS, TARGET, Program
+from headrace.samples import draw
+
+# What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
+PYTHONS: dict[Any, Any] = {torch.sym_min: min, torch.sym_max: max}
+Sample = Callable[[], dict[str, Tensor]]
+# A graph is compiled for rows up to here, or up to the longest request where that is longer.
+LONGEST = 1 << 16
+# Tokens and sequences of the row that a packed graph is compiled and its kernels are tuned on: as full as rows are.
+SAMPLE = (16384, 129)
+# Sequences and rows of each in the batch that a padded graph is compiled on.
+BATCH = (4, 64)
+
+
+class Host:
+    """A copy to the host under way; `np.asarray` waits for it."""
+
+    def __init__(self, output: Tensor) -> None:
+        """Begin to copy, on the stream that computes the output."""
+        self._array = torch.empty(output.shape, dtype=torch.float32, pin_memory=True)
+        self._array.copy_(output.float(), non_blocking=True)
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done.record()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
+        """The array, once it is there."""
+        self._done.synchronize()
+        array: NDArray[np.float32] = self._array.numpy()
+        return array
+
+
+class Padded:
+    """A padded program, compiled for any batch, fed from the host."""
+
+    graphs = 1
+
+    def __init__(self, program: Program, decompositions: Decompositions) -> None:
+        """Compile on a sample.
+
+        Args:
+            program: padded, its graph on the device.
+        """
+        self.calls = 0
+        self._exported, self._names = program.graph, program.input_names
+        self._lock = threading.Lock()
+        with quiet(), exact(), torch.no_grad():
+            module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
+            self._run = _compiled(module, program, lambda: sample_batch(program), LONGEST)
+
+    @torch.no_grad()
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Copy the inputs to the device and run."""
+        self.calls += 1
+        given = [moved(inputs[name]) for name in self._names]
+        rows = len(given[0])
+        if rows == 1:
+            # torch compiles a graph of its own for a batch of one, and again for each length in it.
+            given = [torch.cat([one, one]) for one in given]
+        with self._lock, exact(), memory_told():
+            output: Tensor = self._run(*given)
+        return output[:rows]
+
+    def save(self, path: Path) -> None:
+        """Write the graph and its weights."""
+        torch.export.save(self._exported, path)
+
+
+class Packed:
+    """A packed program, compiled for any row, with the rows of few tokens captured."""
+
+    graphs = 1
+
+    def __init__(self, program: Program, step_tokens: int) -> None:
+        """Compile on a sample, then capture the short rows.
+
+        Args:
+            program: packed, its graph on the device.
+        """
+        self.calls = 0
+        self._exported, self._names = program.graph, program.input_names
+        self._lock = threading.Lock()
+        longest = max(step_tokens, program.limits.length or 0, LONGEST)
+        with quiet(), exact(), torch.no_grad():
+            self._run = _compiled(_kernels(program), program, lambda: sample_row(program, *SAMPLE), longest)
+            self._replays = Replays(self._run, program) if capturable(program.graph) else None
+
+    @torch.no_grad()
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
+        """Copy the inputs to the device, run, and copy the output back, without waiting for any of it.
+
+        The copy back begins here: a captured row's output lies where the next replay writes.
+        """
+        self.calls += 1
+        with self._lock, exact(), memory_told():
+            replayed = self._replays(inputs) if self._replays else None
+            return Host(self._run(*(moved(inputs[name]) for name in self._names)) if replayed is None else replayed)
+
+    def save(self, path: Path) -> None:
+        """Write the graph and its weights."""
+        torch.export.save(self._exported, path)
+
+
+def moved(given: Tensor) -> Tensor:
+    """On the device, copied from pinned memory while that computes."""
+    return given.pin_memory().to("cuda", non_blocking=True)
+
+
+def _kernels(program: Program) -> fx.GraphModule:
+    from headrace.backends.kernels.lowered import with_kernels
+
+    module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
+    shorten(module.graph)
+    hold_waves(module.graph)
+    return module
+
+
+def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest: int) -> Any:
+    """One graph for every size of the free axes up to `longest`; its first call, on a sample, compiles it."""
+    returned: Any = module.graph.output_node().args[0]
+    module.graph.output_node().args = (returned[0],)
+    for node in module.graph.nodes:
+        node.target = PYTHONS.get(node.target, node.target)
+    module.recompile()
+    # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, options={"shape_padding": False})
+    try:
+        compiled(*_free(program, sample(), longest))
+    except ConstraintViolationError:
+        # A guard that torch cannot prove for every size, such as those of experts' routing: it is checked at each call.
+        compiled(*_free(program, sample(), None))
+    return compiled
+
+
+def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:
+    """The inputs in order, their free sizes marked: bounded by `longest`, or as far as the guards allow."""
+    for given in program.inputs:
+        for place, axis in enumerate(given.axes):
+            if axis.size is not None:
+                continue
+            if longest is None:
+                torch._dynamo.maybe_mark_dynamic(sample[given.name], place)
+            else:
+                # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
+                least = 3 if given.name == OFFSETS else 2
+                torch._dynamo.mark_dynamic(sample[given.name], place, min=least, max=longest + 1)
+    return [sample[name] for name in program.input_names]
+
+
+def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
+    """A row of sequences of like length, on the device."""
+    offsets = torch.arange(count + 1, device="cuda", dtype=torch.int64) * tokens // count
+    begin = offsets[:-1].repeat_interleave(offsets.diff())
+    place = (torch.arange(tokens, device="cuda") - begin)[None]
+    rows = {
+        "input_ids": place % program.vocabulary,
+        "position_ids": place % (program.limits.length or tokens) + program.positions.offset,
+    }
+    return {name: rows.get(name, place * 0) for name in program.input_names if name != OFFSETS} | {
+        OFFSETS: offsets.to(torch.int32)
+    }
+
+
+def sample_batch(program: Program) -> dict[str, Tensor]:
+    """A batch of sequences as long as the program allows, or as BATCH says, on the device."""
+    count, length = BATCH
+    rows = min(length, program.limits.length or length)
+    targets = min(length, program.target_limits.length or length) if program.target_limits else length
+    made = {given.name: draw(given, count, rows) for given in program.arrays}
+    for given in program.inputs:
+        if given.name not in made:
+            ones = torch.ones([count, targets if TARGET in given.axes else rows], dtype=torch.int64)
+            made[given.name] = ones * program.positions.offset if given.name == "position_ids" else ones
+    return {name: value.cuda() for name, value in made.items()}
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """What the device's allocator refuses, as an error of ours; its cache is given back first."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise OutOfMemoryError(str(error).split(". ", maxsplit=1)[0]) from error
