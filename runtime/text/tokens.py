@@ -19,7 +19,7 @@ from tokenizers import normalizers
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Program
 from headrace.runtime.text.bounds import Bound, find_bound
-from headrace.runtime.text.direct import read_direct, reads_alike
+from headrace.runtime.text.direct import leaves_room, read_direct, reads_alike, types_alone
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.pieces import Piece, clip, first_size, grown, kept
 from headrace.runtime.text.spans import read_spans
@@ -59,6 +59,7 @@ class Texts:
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
         self._direct: bool | None = None  # not known before there are many texts
+        self._typed_alone = self._typed
 
     def listed(self, texts: Any) -> list[Any]:
         """One text or pair, or many, as a list. What is in it is checked where it is tokenised."""
@@ -118,8 +119,9 @@ class Texts:
                 self.warn_of_cuts([first + i for i in over], len(encoded))
             for i, one in zip(over, self._tokenise([pieces[i] for i in over], offsets, longest), strict=True):
                 encoded[i] = one
-        for number, one in enumerate(encoded, first):
-            self._check(one, number)
+        if not self._surely_fit(encoded):
+            for number, one in enumerate(encoded, first):
+                self._check(one, number)
         return encoded
 
     def _request(self, text: Any, pair: bool, before: str, number: int) -> tuple[str, ...]:
@@ -172,12 +174,11 @@ class Texts:
             return []
         columns = [list(column) for column in zip(*(piece.parts for piece in pieces), strict=True)]
         fast = self._tokenizer.is_fast
-        if len(pieces) >= MANY and not offsets and longest is None:
+        if not offsets and (len(pieces) >= MANY or self._direct) and (longest is None or len(columns) == 1):
             with self._lock:
-                if self._direct is None:
-                    self._direct = reads_alike(self._tokenizer)
-                if self._direct:
-                    return read_direct(self._tokenizer, columns, self._typed)
+                if self._reads_alike() and (longest is None or leaves_room(self._tokenizer, longest)):
+                    typed = self._typed if len(columns) > 1 else self._typed_alone
+                    return read_direct(self._tokenizer, columns, typed, longest)
         with self._lock:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             found = self._tokenizer(
@@ -201,6 +202,12 @@ class Texts:
             encoded.append(one)
         return encoded
 
+    def _reads_alike(self) -> bool:
+        if self._direct is None:
+            self._direct = reads_alike(self._tokenizer)
+            self._typed_alone = self._typed and (not self._direct or types_alone(self._tokenizer))
+        return self._direct
+
     def _allow_truncation(
         self, truncate: bool | None, over: list[int], pieces: list[Piece], encoded: list[Encoded], first: int
     ) -> None:
@@ -222,6 +229,14 @@ class Texts:
                 f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them."
             )
             warnings.warn(message, HeadraceWarning, stacklevel=3)
+
+    def _surely_fit(self, encoded: list[Encoded]) -> bool:
+        """Whether no text can be refused by `_check`, seen all at once."""
+        lengths = [len(one.ids) for one in encoded]
+        if not lengths or min(lengths) == 0 or self._program.marker is not None:
+            return False
+        fit = self._bound.length is None or max(lengths) <= self._bound.length
+        return fit and int(np.concatenate([one.ids for one in encoded]).max()) < self._program.vocabulary
 
     def _check(self, one: Encoded, number: int) -> None:
         longest, vocabulary = self._bound.length, self._program.vocabulary
