@@ -309,6 +309,23 @@ def _drop_unused(graph: fx.Graph, given: set[str]) -> frozenset[str]:
     return frozenset(node.name for node in unused)
 
 
+def sparing(exported: ExportedProgram) -> ExportedProgram:
+    """A copy that skips a decomposition which would find nothing to decompose: it would trace the whole graph anew.
+
+    For callers outside, which decompose what they are given in any case, and change the graph in place.
+    """
+    made = rewrite(exported, lambda graph: None)
+    decompose = made.run_decompositions
+
+    def decompose_if_any(decomp_table: Mapping[Any, Any] | None = None) -> ExportedProgram:
+        present = {node.target for node in made.graph.nodes}
+        idle = decomp_table is not None and present.isdisjoint(decomp_table)
+        return made if idle else decompose(dict(decomp_table) if decomp_table is not None else None)
+
+    made.run_decompositions = decompose_if_any  # type: ignore[method-assign]
+    return made
+
+
 def flat_module(exported: ExportedProgram) -> fx.GraphModule:
     """The graph as a module that holds its weights, takes its inputs by position and checks none of them."""
     module = exported.module(check_guards=False)

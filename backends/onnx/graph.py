@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
 
-from headrace import debug
+from headrace import debug, graphs
 from headrace.backends.onnx import names
 from headrace.backends.onnx.finish import finish
 from headrace.backends.onnx.inputs import compute_positions, take_lengths
@@ -65,7 +65,7 @@ def _exported(program: Program, profile: Profile, translations: dict[Any, Any]) 
     with _quiet():
         try:
             made = torch.onnx.export(
-                program.graph, (), dynamo=True, opset_version=profile.written, verbose=False,
+                graphs.sparing(program.graph), (), dynamo=True, opset_version=profile.written, verbose=False,
                 custom_translation_table=translations,
             )  # fmt: skip
         except torch.onnx.errors.OnnxExporterError as error:
