@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -30,11 +30,13 @@ from headrace.frontend.served import (
     sample,
     signature,
 )
+from headrace.frontend.widened import Widened
 from headrace.ir import MaskKind, Window
 from headrace.samples import with_new_end
 
-# Above this many parameters, the probe runs in the model's own dtype: a float64 copy would not fit beside it.
-COPIED_PARAMETERS = 2_000_000_000
+# Above so many parameters the probe makes no float64 copy, and widens weights as they are read, which is slower; above
+# so many more it runs in the model's own dtype, since that would take minutes.
+COPIED_PARAMETERS, WIDENED_PARAMETERS = 100_000_000, 2_000_000_000
 SHRUNK_WINDOW = 8
 SHORT_TARGET = 12
 # The halves of an encoder-decoder, and the input that holds the tokens of each.
@@ -72,15 +74,34 @@ class Behaviour:
     @cached_property
     def _double(self) -> nn.Module:
         """The module in float64: a change too small for float32 still shows there."""
-        if sum(p.numel() for p in self._module.parameters()) > COPIED_PARAMETERS:
-            return self._module
-        double = copy.deepcopy(self._module).double()
+        large = self._parameters > COPIED_PARAMETERS
+        double = self._module if large else copy.deepcopy(self._module).double()
+        return double if large or self._runs(double, nullcontext()) else self._module
+
+    @cached_property
+    def _parameters(self) -> int:
+        return sum(p.numel() for p in self._module.parameters())
+
+    @cached_property
+    def _widens(self) -> bool:
+        """Whether the module itself stands for its copy, and runs in float64 all the same."""
+        large = COPIED_PARAMETERS < self._parameters <= WIDENED_PARAMETERS
+        return large and self._runs(self._module, Widened())
+
+    def _runs(self, module: nn.Module, precision: AbstractContextManager[Any]) -> bool:
         try:
-            with implementation(double, "eager"), torch.no_grad():
-                call(self._part(double), self._signature, self._inputs(2))
+            with implementation(module, "eager"), torch.no_grad(), precision:
+                call(self._part(module), self._signature, self._inputs(2))
         except Exception:  # its own code names float32
-            return self._module
-        return double
+            return False
+        return True
+
+    @contextmanager
+    def _exact(self) -> Iterator[None]:
+        """Eagerly, and in float64 where the module can."""
+        precision = Widened() if self._widens else nullcontext()
+        with implementation(self._double, "eager"), torch.no_grad(), precision:
+            yield
 
     @cached_property
     def _probed(self) -> nn.Module:
@@ -177,7 +198,7 @@ class Behaviour:
 
     def _captured(self) -> list[Call]:
         # Eager around it: the experts' grouped products know no float64.
-        with implementation(self._double, "eager"), capture(self._double) as captured, torch.no_grad():
+        with self._exact(), capture(self._double) as captured:
             call(self._probed, self._signature, self._inputs(2))
         return captured.calls
 
@@ -192,7 +213,7 @@ class Behaviour:
         encoded = self._seen.pair is not None and half == TEXT
         module = self._probed if encoded else self._counterpart(self._seen.backbone)
         read = encoder_rows if encoded else hidden_rows
-        with implementation(self._double, "eager"), torch.no_grad(), rows_of(module, read) as rows:
+        with self._exact(), rows_of(module, read) as rows:
             output = call(self._probed, self._signature, inputs)
         # What comes after the backbone may look ahead too: a head's rows count where it has one a token.
         after = None if encoded else head_rows(output)
@@ -232,7 +253,7 @@ class Behaviour:
 
         hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in found]
         try:
-            with implementation(self._double, "eager"), torch.no_grad():
+            with self._exact():
                 call(self._probed, self._signature, inputs)
         finally:
             for made in hooks:

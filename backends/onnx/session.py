@@ -58,15 +58,19 @@ def find_providers(wish: str | None) -> tuple[str, ...]:
 class Session:
     """One model file on the best provider that takes it."""
 
-    def __init__(self, path: Path, providers: Sequence[str]) -> None:
+    def __init__(self, path: Path, providers: Sequence[str], mapped: bool = False) -> None:
         """Load the file; each provider is tried in turn, and believed only when the session itself names it.
+
+        Args:
+            mapped: read weights that lie in a file of their own from there, as they are needed, rather than copy them
+                to the order that the CPU multiplies fastest.
 
         Raises:
             ArtifactError: onnxruntime cannot read the file.
             TargetError: no provider took it.
         """
         self.path = path
-        self._inner, self.provider = _opened(path, providers)
+        self._inner, self.provider = _opened(path, providers, mapped=mapped)
         self._fixed = OrderedDict[tuple[int, int], onnxruntime.InferenceSession]()
         self.inputs = {value.name: value.type for value in self._inner.get_inputs()}
         self.outputs = tuple(value.name for value in self._inner.get_outputs())
@@ -108,7 +112,7 @@ def _run(session: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[Any
 
 
 def _opened(
-    path: Path, providers: Sequence[str], shape: Mapping[str, int] | None = None
+    path: Path, providers: Sequence[str], shape: Mapping[str, int] | None = None, mapped: bool = False
 ) -> tuple[onnxruntime.InferenceSession, str]:
     refused = []
     if NVIDIA & set(providers):
@@ -116,7 +120,7 @@ def _opened(
     for provider in providers:
         chosen = [(name, OPTIONS.get(name, {})) for name in dict.fromkeys((provider, HOST))]
         try:
-            session = onnxruntime.InferenceSession(str(path), _options(shape or {}), providers=chosen)
+            session = onnxruntime.InferenceSession(str(path), _options(shape or {}, mapped), providers=chosen)
         except Exception as error:  # onnxruntime's exceptions share no class
             if provider == HOST:
                 raise ArtifactError(
@@ -140,8 +144,10 @@ def _load_libraries() -> None:
             onnxruntime.preload_dlls()
 
 
-def _options(shape: Mapping[str, int]) -> onnxruntime.SessionOptions:
+def _options(shape: Mapping[str, int], mapped: bool) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
+    if mapped:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     for dimension, size in shape.items():
         options.add_free_dimension_override_by_name(dimension, size)
     options.log_severity_level = 3  # a fallback is told by the session itself

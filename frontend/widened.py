@@ -1,0 +1,35 @@
+"""A model run in float64 without a copy of its weights: each operator reads them widened, and lets that go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Reads a few rows of a large table: the rows are widened, not the table.
+LOOKUPS = (torch.ops.aten.embedding.default,)
+
+
+class Widened(TorchDispatchMode):
+    """Inside, every floating value is float64, whatever dtype the code and the weights name."""
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # fmt: skip
+        """The operator on widened arguments, its results widened too."""
+        given = (args, kwargs or {})
+        if func not in LOOKUPS:
+            given = pytree.tree_map_only(torch.dtype, _wide_dtype, pytree.tree_map_only(Tensor, _wide, given))
+        return pytree.tree_map_only(Tensor, _wide, func(*given[0], **given[1]))
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else dtype
