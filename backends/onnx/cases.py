@@ -23,11 +23,13 @@ RECORDED = 16
 class Case:
     """One batch: the token ids of each sequence, and the side of their padding.
 
+    `paired` says that the second half of each sequence is a second text, of token type 1.
     `answers` holds for each output and sequence the values that the oracle gave, the recorded ones alone.
     """
 
     ids: tuple[tuple[int, ...], ...]
     left: bool
+    paired: bool = False
     answers: tuple[tuple[str, tuple[tuple[float, ...], ...]], ...] = ()
 
     def __str__(self) -> str:
@@ -50,22 +52,29 @@ def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
         if program.padding is PaddingRule.UNPADDED:
             lengths = lengths[:1]
         ids = tuple(tuple(int(i) for i in random.integers(0, program.vocabulary, length)) for length in lengths)
-        yield Case(ids, left=False)
+        paired = (program.token_types or 1) > 1
+        yield Case(ids, left=False, paired=paired)
         if len(set(lengths)) > 1 and not lengths_only:
-            yield Case(ids, left=True)
+            yield Case(ids, left=True, paired=paired)
+
+
+def types_of(case: Case, row: int) -> NDArray[np.int64]:
+    """The token types of one sequence."""
+    length = len(case.ids[row])
+    return (np.arange(length) >= (length + 1) // 2).astype(np.int64) * case.paired
 
 
 def feeds(case: Case, inputs: Iterable[str]) -> dict[str, NDArray[np.int64]]:
     """The batch as the model file's inputs."""
     width = max(map(len, case.ids))
-    ids, mask = np.zeros((len(case.ids), width), np.int64), np.zeros((len(case.ids), width), np.int64)
+    ids, mask, types = (np.zeros((len(case.ids), width), np.int64) for _ in range(3))
     for row, own in enumerate(case.ids):
         place = slice(width - len(own), width) if case.left else slice(len(own))
-        ids[row, place], mask[row, place] = own, 1
+        ids[row, place], mask[row, place], types[row, place] = own, 1, types_of(case, row)
     known = {
         "input_ids": ids,
         names.PADDING: mask,
-        "token_type_ids": np.zeros_like(ids),
+        "token_type_ids": types,
         names.LENGTHS: mask.sum(1),
     }
     return {name: known[name] for name in inputs}

@@ -29,6 +29,8 @@ class Profile:
         attention: how attentions are written.
         lengths: whether `sequence_lengths` [batch] takes the place of `attention_mask` among the inputs, so that
             padding on the left cannot be said at all.
+        runtime: the oldest onnxruntime that answered as the program does, by running it. Older ones refuse the opset,
+            but for 1.24: it reads opset 24, and takes the keys past a sequence's length for real ones.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Profile:
     attention: Form
     lengths: bool
     about: str
+    runtime: tuple[int, int]
 
     @property
     def written(self) -> int:
@@ -47,9 +50,11 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("std", 23, 11, Form.OPERATOR, False, "onnxruntime 1.23 and newer, Transformers.js"),
-        Profile("fast", 24, 12, Form.LENGTHS, True, "onnxruntime 1.24 and newer, through Headrace"),
-        Profile("portable", 18, 8, Form.PLAIN, False, "older runtimes, and those without an Attention operator"),
+        Profile("std", 23, 11, Form.OPERATOR, False, "onnxruntime 1.23 and newer, Transformers.js", (1, 23)),
+        Profile("fast", 24, 12, Form.LENGTHS, True, "onnxruntime 1.25 and newer, through Headrace", (1, 25)),
+        Profile(
+            "portable", 18, 8, Form.PLAIN, False, "older runtimes, and those without an Attention operator", (1, 20)
+        ),
     )
 }
 

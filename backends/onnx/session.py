@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import warnings
@@ -17,6 +18,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from headrace.backends.onnx import names
+from headrace.backends.onnx.profiles import PROFILES
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
 
 # What "auto" tries, best first, under the short names that `target="onnx:cuda"` takes.
@@ -66,11 +68,12 @@ class Session:
                 to the order that the CPU multiplies fastest.
 
         Raises:
-            ArtifactError: onnxruntime cannot read the file.
+            ArtifactError: onnxruntime cannot read the file, or is too old to answer right.
             TargetError: no provider took it.
         """
         self.path = path
         self._inner, self.provider = _opened(path, providers, mapped=mapped)
+        _require_runtime(path, self._inner.get_modelmeta().custom_metadata_map.get(names.METADATA, "{}"))
         self._fixed = OrderedDict[tuple[int, int], onnxruntime.InferenceSession]()
         self.inputs = {value.name: value.type for value in self._inner.get_inputs()}
         self.outputs = tuple(value.name for value in self._inner.get_outputs())
@@ -124,7 +127,7 @@ def _opened(
         except Exception as error:  # onnxruntime's exceptions share no class
             if provider == HOST:
                 raise ArtifactError(
-                    f"onnxruntime {onnxruntime.__version__} cannot read {path}: {_short(error)}"
+                    f"onnxruntime {onnxruntime.__version__} cannot read {path}{_newer()}: {_short(error)}"
                 ) from error
             refused.append(f"{provider}: {_short(error)}")
             continue
@@ -135,6 +138,27 @@ def _opened(
             return session, provider
         refused.append(f"{provider}: the session fell back to {used}, its libraries or its device are missing")
     raise TargetError(f"No provider of onnxruntime took {path.name}: {'; '.join(refused)}.")
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+
+
+def _newer() -> str:
+    """What an old onnxruntime may lack, beside its own reason."""
+    needs = [f"{p.name} needs {'.'.join(map(str, p.runtime))}" for p in PROFILES.values() if p.runtime > _version()]
+    return f" (of the profiles, {', '.join(needs)})" if needs else ""
+
+
+def _require_runtime(path: Path, facts: str) -> None:
+    profile = PROFILES.get(json.loads(facts).get("profile", ""))
+    if profile is not None and profile.runtime > _version():
+        least = ".".join(map(str, profile.runtime))
+        raise ArtifactError(
+            f"{path} is of the profile {profile.name}, which needs onnxruntime {least} or newer; this is "
+            f"{onnxruntime.__version__}, which answers it wrongly or not at all. Upgrade onnxruntime, or export with "
+            'profile="portable".'
+        )
 
 
 def _load_libraries() -> None:

@@ -22,6 +22,7 @@ from headrace.backends.onnx.cases import (
     make_cases,
     real_rows,
     recorded,
+    types_of,
 )
 from headrace.backends.onnx.profiles import Profile
 from headrace.backends.onnx.report import BOUNDS, Bound, Check, Report
@@ -104,13 +105,13 @@ def _by_definition(
 def _oracle(program: Program, case: Case) -> list[list[NDArray[Any]]]:
     """For each output, the program's answer to each sequence alone and unpadded."""
     rows = []
-    for own in case.ids:
+    for row, own in enumerate(case.ids):
         ids = torch.tensor([own])
         given = {
             "input_ids": ids,
             names.PADDING: torch.ones_like(ids),
             names.POSITIONS: torch.arange(len(own))[None] + program.positions.offset,
-            "token_type_ids": torch.zeros_like(ids),
+            "token_type_ids": torch.from_numpy(types_of(case, row))[None],
         }
         outputs, _ = graphs.run(program.graph, {name: given[name] for name in program.input_names})
         rows.append([np.asarray(output[0].float()) for output in outputs])

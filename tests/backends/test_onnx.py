@@ -303,6 +303,20 @@ def test_unknown_profiles_and_providers_are_refused() -> None:
             find_providers("cuda")
 
 
+def test_an_onnxruntime_too_old_for_the_profile_is_refused(
+    files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """1.24 reads opset 24 and answers padded batches wrongly."""
+    path, _ = files("bert", "fast")
+    monkeypatch.setattr(onnxruntime, "__version__", "1.24.4")
+    with pytest.raises(ArtifactError, match=r"profile fast, which needs onnxruntime 1\.25 or newer; this is 1\.24\.4"):
+        Session(path, (HOST,))
+    Session(files("bert", "std")[0], (HOST,))
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ArtifactError, match=r"cannot read .*fast needs 1\.25"):
+        Session(tmp_path / "model.onnx", (HOST,))
+
+
 def test_a_provider_is_believed_when_the_session_names_it(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime lists providers whose libraries are missing, and falls back in silence."""
     path, _ = files("bert", "std")
