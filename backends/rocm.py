@@ -40,7 +40,8 @@ class Rocm(Gpu):
     # does. The kernels' source is one.
 
     # Difference 3: float32. Triton would multiply it as XF32 on gfx942, where a kernel does not say "ieee"; ours do.
-    # Libraries do where `float32_matmul_precision` is "high", which `backends/precision.py` pins to "highest", as on CUDA.
+    # Libraries do where `float32_matmul_precision` is "high", which `backends/precision.py` pins to "highest", as on
+    # CUDA.
 
     def require_device(self) -> None:
         """A ROCm build of torch, and a GPU of an architecture that the kernels are compiled for in tests."""
