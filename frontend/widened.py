@@ -14,8 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 LOOKUPS = (torch.ops.aten.embedding.default,)
 
 
-class Widened(TorchDispatchMode):
+class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, every floating value is float64, whatever dtype the code and the weights name."""
+
+    def __init__(self) -> None:
+        """Nothing to choose."""
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None

@@ -322,7 +322,7 @@ def sparing(exported: ExportedProgram) -> ExportedProgram:
         idle = decomp_table is not None and present.isdisjoint(decomp_table)
         return made if idle else decompose(dict(decomp_table) if decomp_table is not None else None)
 
-    made.run_decompositions = decompose_if_any  # type: ignore[method-assign]
+    made.run_decompositions = decompose_if_any
     return made
 
 

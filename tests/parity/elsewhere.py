@@ -17,8 +17,10 @@ from tempfile import TemporaryDirectory
 
 from tests.parity.models import CASES, Case, save
 
-RECORDED = ("bert-embed", "bert-token-classify", "modernbert-embed", "xlm-roberta-classify", "qwen3-token-classify")
-RECORDED += ("gemma3-bidirectional-embed", "t5-classify", "mamba2-embed")
+RECORDED: tuple[str, ...] = (
+    "bert-embed", "bert-token-classify", "modernbert-embed", "xlm-roberta-classify", "qwen3-token-classify",
+    "gemma3-bidirectional-embed", "t5-classify", "mamba2-embed",
+)  # fmt: skip
 SECONDS = 400
 
 
