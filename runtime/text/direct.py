@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 
 from headrace.runtime.text.encoded import Encoded
-
-# Texts whose reading shows whether a tokenizer does more than its library: special tokens, white space, accents, pairs.
-PROBES = [
-    "water",
-    " A headrace  carries\nwater. ",
-    "[CLS] <s> <|endoftext|> [MASK]",
-    "Zu\u0308rich na\u00efve \u6771\u4eac \U0001f642",
-    "",
-]
+from headrace.runtime.text.probes import PROBES, alike
 
 
 def read_direct(tokenizer: Any, columns: list[list[str]], typed: bool, longest: int | None = None) -> list[Encoded]:
@@ -53,13 +45,13 @@ def reads_alike(tokenizer: Any) -> bool:
     """Whether the library alone reads as a call of the tokenizer does, of texts and of pairs."""
     if not tokenizer.is_fast or not hasattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast"):
         return False
-    for columns in ([PROBES], [PROBES, PROBES[::-1]]):
-        try:
-            called = tokenizer(*columns, padding=False, truncation=False, return_token_type_ids=True, verbose=False)
-        except (TypeError, ValueError, NotImplementedError):
-            return False
-        direct = read_direct(tokenizer, columns, typed=True)
-        made = [(one.ids.tolist(), [] if one.types is None else one.types.tolist()) for one in direct]
-        if made != list(zip(called["input_ids"], called["token_type_ids"], strict=True)):
-            return False
-    return True
+
+    def called(columns: list[list[str]]) -> list[tuple[list[int], list[int]]]:
+        found = tokenizer(*columns, padding=False, truncation=False, return_token_type_ids=True, verbose=False)
+        return list(zip(found["input_ids"], found["token_type_ids"], strict=True))
+
+    def direct(columns: list[list[str]]) -> list[tuple[list[int], list[int]]]:
+        found = read_direct(tokenizer, columns, typed=True)
+        return [(one.ids.tolist(), [] if one.types is None else one.types.tolist()) for one in found]
+
+    return alike(called, direct)
