@@ -14,6 +14,7 @@ OUTPUTS = {
     OutputKind.SEQUENCE_LOGITS: "logits",
     OutputKind.TOKEN_LOGITS: "logits",
     OutputKind.VOCABULARY_LOGITS: "logits",
+    OutputKind.TAPS: "taps",
 }
 # What finished answers are called: vectors at the length that the folder asks for, scores by the labels' rule.
 FINISHED_VECTOR, FINISHED_SCORES = "sentence_embedding", "probabilities"

@@ -118,13 +118,13 @@ def _run(bundle: Bundle, backend: Backend, dtype: str, analysed: Program) -> Run
     rows = columns(together(inside, requests, on_target(inside, backend)), inside)
     rows.append(together(answer, requests, on_target(answer, backend)))
     held = zip(recording.nodes, rows, bundle.exact[dtype], recording.precision(dtype).noise, strict=True)
-    readings = tuple(reading(node.name, dtype, results, exacts, noise) for node, results, exacts, noise in held)
+    readings = tuple(reading(node, dtype, results, exacts, noise) for node, results, exacts, noise in held)
     run = Run(dtype, inside.layout, readings)
     return run if run.passed else Run(dtype, inside.layout, readings, narrowed(run, analysed, bundle, backend))
 
 
-def reading(node: str, dtype: str, results: Sequence[Array], exacts: Sequence[Array], noise: Noise) -> Reading:
+def reading(node: Node, dtype: str, results: Sequence[Array], exacts: Sequence[Array], noise: Noise) -> Reading:
     """One node's rows against float64."""
     error, most = rmse(stacked(results), stacked(exacts)), limit(dtype, noise)
     finite = error if error < float("inf") else None
-    return Reading(node, finite, most, noise.floor, by_request(results, exacts, most))
+    return Reading(node.name, finite, most, noise.floor, by_request(results, exacts, most), node.says)

@@ -22,6 +22,7 @@ class Reading:
 
     Attributes:
         node: what it is called for people, e.g. "attention 3".
+        says: what it computes, as the IR has it.
         error: rmse against float64; None where the result holds a NaN or an infinity.
         shares: for each request, its own rmse in multiples of the limit; None where that is no number.
     """
@@ -31,6 +32,7 @@ class Reading:
     limit: float
     floor: float
     shares: tuple[float | None, ...]
+    says: str = ""
 
     @property
     def passed(self) -> bool:

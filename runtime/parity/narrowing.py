@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import fx
 from torch._ops import OpOverload
 
@@ -21,7 +22,7 @@ from headrace.runtime.parity.bundle import Bundle
 from headrace.runtime.parity.findings import Culprit, Run
 from headrace.runtime.parity.measure import columns, in_float64, interpreted, on_target, together
 from headrace.runtime.parity.programs import tapped
-from headrace.runtime.parity.rule import limit, noise, rmse, stacked
+from headrace.runtime.parity.rule import Array, limit, noise, rmse, stacked
 
 BEGINNING = "the inputs"
 
@@ -44,11 +45,16 @@ def narrowed(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> C
         for run_ in (in_float64(inside), interpreted(inside), on_target(inside, backend))
     )
     for name, exact, eager, result in zip(names, best, own, got, strict=True):
-        most = limit(run.dtype, noise(stacked(exact), stacked(eager)))
-        error = rmse(stacked(result), stacked(exact))
+        most, error = _compared(run.dtype, *(stacked(rows) for rows in (exact, eager, result)))
         if not error <= most:
-            return _culprit(program, name, between, error / most if most and error < float("inf") else 0.0)
+            return _culprit(program, name, between, error / most if most and np.isfinite(error) else 0.0)
     return unfound
+
+
+def _compared(dtype: str, exact: Array, eager: Array, result: Array) -> tuple[float, float]:
+    """The limit and the error, where float64 has numbers: a model may write infinities of its own."""
+    numbers = np.isfinite(exact)
+    return limit(dtype, noise(exact[numbers], eager[numbers])), rmse(result[numbers], exact[numbers])
 
 
 def _between(program: Program, good: Sequence[str], bad: str | None) -> tuple[str, ...]:

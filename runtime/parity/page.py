@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from math import log10
 
 from headrace.runtime.explain.style import STYLE
 from headrace.runtime.parity.findings import Reading, Result, Run
+from headrace.runtime.parity.heat import NOTE, badge, heat
 from headrace.runtime.parity.report import culprit_words, times, verdict
 from headrace.runtime.parity.style import STYLE as HEAT
 
 LETTERS = "AB"
-# Heat by the error in multiples of the limit; the first three pass.
-STEPS = (0.1, 0.4, 1.0, 3.0, 10.0)
-WORDS = ("below a tenth of the limit", "below 0.4", "up to the limit", "past it", "past 3 times", "past 10 times")
 SHOWN_OFFENDERS = 12
+# The longest bar, in hundredths of its column: its number stands beside it.
+FULL_BAR = 72
 
 
 def page(results: Sequence[Result]) -> str:
@@ -27,7 +27,7 @@ def page(results: Sequence[Result]) -> str:
             _header(results, name),
             f'<div class="sides">{"".join(_side(result, letter) for result, letter in _lettered(results))}</div>',
             _offenders(results),
-            _heat(results),
+            _card("Heat map", heat(_lettered(results)), NOTE),
             _machines(results),
             _rule(),
         ]
@@ -41,10 +41,6 @@ def page(results: Sequence[Result]) -> str:
 
 def _lettered(results: Sequence[Result]) -> list[tuple[Result, str]]:
     return [(result, LETTERS[place] if len(results) > 1 else "") for place, result in enumerate(results)]
-
-
-def _letter(letter: str) -> str:
-    return f'<span class="letter">{letter}</span>' if letter else ""
 
 
 def _header(results: Sequence[Result], name: str) -> str:
@@ -93,7 +89,7 @@ def _side(result: Result, letter: str) -> str:
         f'<li class="soft">{escape(dtype)} was not run: {escape(why)}</li>' for dtype, why in result.left_out
     )
     notes = "".join(f'<li class="soft">{escape(note)}</li>' for note in result.notes)
-    title = f"{_letter(letter)}{escape(result.target)}"
+    title = f"{badge(letter)}{escape(result.target)}"
     return _card(
         title, f'<ul class="runs">{runs}{unrun}{notes}</ul>',
         f"{escape(result.environment.device)}. {escape(verdict(result))}.", "card side",
@@ -125,10 +121,8 @@ def _offenders(results: Sequence[Result]) -> str:
     found.sort(key=lambda one: -one[2].share)
     failed = [one for one in found if not one[2].passed]
     shown = (failed or found[:3])[:SHOWN_OFFENDERS]
-    most = max(one[2].share for one in shown if one[2].share < float("inf")) if any(
-        one[2].share < float("inf") for one in shown
-    ) else 1.0  # fmt: skip
-    rows = "".join(_offender(letter, run, reading, most, len(results) > 1) for letter, run, reading in shown)
+    longest = max((one[2].share for one in shown if one[2].share < float("inf")), default=1.0)
+    rows = "".join(_offender(letter, run, reading, longest) for letter, run, reading in shown)
     names = [*(["machine"] if len(results) > 1 else []), "precision", "node", "rmse", "limit", "times the limit"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     more = f" {len(failed) - len(shown)} more are past theirs." if len(failed) > len(shown) else ""
@@ -143,93 +137,37 @@ def _table(kind: str, head: str, rows: str) -> str:
     )
 
 
-def _offender(letter: str, run: Run, reading: Reading, most: float, lettered: bool) -> str:
-    machine = f"<td>{_letter(letter)}</td>" if lettered else ""
+def _offender(letter: str, run: Run, reading: Reading, longest: float) -> str:
+    machine = f"<td>{badge(letter)}</td>" if letter else ""
     error = "not a number" if reading.error is None else f"{reading.error:.2e}"
-    # A logarithmic bar from a hundredth of the limit: a defect is often orders past it.
-    span = max(log10(max(most, 1.0)) + 2, 1e-9)
-    share = min(reading.share, most)
-    width = 100 * max(log10(max(share, 0.01)) + 2, 0.05) / span
+    # Decades from a hundredth of the limit on: a defect is often orders past it.
+    width = FULL_BAR * _decades(min(reading.share, longest)) / _decades(longest)
     fine = ' class="fine"' if reading.passed else ""
     return (
         f"<tr>{machine}<td>{run.dtype}</td><td>{escape(reading.node)}</td><td>{error}</td><td>{reading.limit:.2e}</td>"
-        f'<td><div class="bar"><i{fine} style="width:{0.72 * width:.0f}%"></i><b>{times(reading.share)}</b></div></td>'
-        "</tr>"
+        f'<td><div class="bar"><i{fine} style="width:{width:.0f}%"></i><b>{times(reading.share)}</b></div></td></tr>'
     )
 
 
-def _heat(results: Sequence[Result]) -> str:
-    dtypes = list(dict.fromkeys(run.dtype for result in results for run in result.runs))
-    maps = "".join(f"<h3>{dtype}</h3>{_map(results, dtype)}" for dtype in dtypes)
-    legend = "".join(f'<span><i class="h{step}"></i>{word}</span>' for step, word in enumerate(WORDS))
-    note = (
-        "A row is a node, in the order that the program computes them; the answer is last. A column is a request, by "
-        "its tokens; <b>all</b> decides. A number is the error in multiples of the limit."
-    )
-    return _card("Heat map", f'<div class="legend">{legend}</div>{maps}', note)
-
-
-def _map(results: Sequence[Result], dtype: str) -> str:
-    runs = [(next((run for run in result.runs if run.dtype == dtype), None), result) for result in results]
-    nodes = [reading.node for run, _ in runs if run is not None for reading in run.readings]
-    lengths = results[0].lengths
-    top = "".join(
-        f'{_gap("th") * bool(place)}<th colspan="{len(lengths) + 1}" scope="colgroup">'
-        f"{_letter(letter)} {escape(result.target)}</th>"
-        for place, (result, letter) in enumerate(_lettered(results))
-    )
-    each = f'<th scope="col">all</th>{"".join(f"<th scope=col>{length}</th>" for length in lengths)}'
-    columns = _gap("th").join([each] * len(results))
-    rows = "".join(_map_row(name, place, [run for run, _ in runs]) for place, name in enumerate(dict.fromkeys(nodes)))
-    return (
-        f'<div class="scroll"><table class="heat"><thead><tr><th></th>{top}</tr><tr><th></th>{columns}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _gap(cell: str) -> str:
-    return f'<{cell} class="gap"></{cell}>'
-
-
-def _map_row(name: str, place: int, runs: Sequence[Run | None]) -> str:
-    readings = [run.readings[place] if run is not None else None for run in runs]
-    parts = any(
-        run is not None and run.first is reading and reading for run, reading in zip(runs, readings, strict=True)
-    )
-    cells = _gap("td").join("".join(_cells(reading)) if reading else "" for reading in readings)
-    mark = "<small>parts here</small>" if parts else ""
-    return f'<tr{" class=parts" * parts}><th scope="row">{escape(name)}{mark}</th>{cells}</tr>'
-
-
-def _cells(reading: Reading) -> Iterator[str]:
-    yield _cell(reading.share, "all ")
-    for share in reading.shares:
-        yield _cell(float("inf") if share is None else share)
-
-
-def _cell(share: float, more: str = "") -> str:
-    step = next((place for place, most in enumerate(STEPS) if share <= most), len(STEPS))
-    return f'<td class="{more}h{step}">{times(share)}</td>'
+def _decades(share: float) -> float:
+    return log10(max(share, 0.012)) + 2
 
 
 def _machines(results: Sequence[Result]) -> str:
-    names = [f"{_letter(letter)} {escape(result.target)}" for result, letter in _lettered(results)]
+    names = [f"{badge(letter)}{escape(result.target)}" for result, letter in _lettered(results)]
+    cells: list[tuple[str, ...]]
     if len(results) > 1:
         rows = results[0].environment.differences(results[1].environment)
-        cells = [(name, here or "none", there or "none") for name, here, there in rows]
+        cells = [tuple(cell or "none" for cell in row) for row in rows]
         note = "What the two machines differ in." if cells else "The two machines differ in nothing that was recorded."
     else:
         own = results[0].environment
-        cells = [("device", own.device), *own.libraries, *own.flags]  # type: ignore[list-item]
-        note = "What ran it."
+        cells, note = [("device", own.device), *own.libraries, *own.flags], "What ran it."
     if not cells:
         return _card("Machines", "", note)
     head = "".join(f'<th scope="col">{name}</th>' for name in ("", *names))
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
-    table = (
-        f'<div class="scroll"><table class="differ"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
-    return _card("Machines", table, note)
+    return _card("Machines", _table("differ", head, body), note)
 
 
 def _rule() -> str:

@@ -75,7 +75,7 @@ def record(
         tracing = Tracing(folder, prefill, (pooling,) if isinstance(pooling, str) else pooling, trust_remote_code)
         traced = {dtype: tracing(dtype) for dtype in precisions}
         chosen = _task(next(iter(traced.values())).analysed, task)
-        bundle = _recorded(tracing("float64"), traced, chosen, seed)
+        bundle = recorded(tracing("float64"), traced, chosen, seed)
         recording = replace(
             bundle.recording, model=_name(source), prefill=prefill, pooling=tracing.pooling,
             environment=environment(backend.name), carries_weights=_carried(folder, work),
@@ -118,7 +118,8 @@ def _carried(folder: Path, work: Path) -> bool:
     return True
 
 
-def _recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int) -> Bundle:
+def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int = 0) -> Bundle:
+    """The bundle of a model that was traced in float64 and in each precision, still without a name or a machine."""
     program, answer = tapped(exact.analysed, task, Layout.PADDED), prepare(exact.analysed, task)
     requests, output = draw(answer, seed), answer.outputs[0]
     nodes = (*described(program), Node(task.value, f"the answer, {output.kind}", "", output.width))

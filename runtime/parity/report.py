@@ -76,8 +76,8 @@ def _row(reading: Reading) -> tuple[str, ...]:
 
 
 def times(share: float) -> str:
-    """A multiple of the limit, short."""
-    return f"{share:.2f}" if share < 10 else f"{share:.3g}" if share < float("inf") else "inf"
+    """A multiple of the limit, for a sentence."""
+    return f"{share:.2f}" if share < 10 else f"{share:,.0f}" if share < float("inf") else "inf"
 
 
 def _failure(run: Run) -> Iterator[str]:

@@ -15,7 +15,7 @@ STYLE = """
 .runs li { padding: .6rem 0; border-top: 1px solid var(--line); }
 .runs .what { justify-content: space-between; }
 .why { margin-top: .3rem; font-size: .92rem; overflow-wrap: anywhere; }
-.offenders td { vertical-align: middle; font-variant-numeric: tabular-nums; }
+.offenders td { white-space: nowrap; vertical-align: middle; font-variant-numeric: tabular-nums; }
 .offenders td:last-child { width: 34%; min-width: 9rem; }
 .bar { display: flex; align-items: center; gap: .5rem; }
 .bar i { display: block; height: 10px; border-radius: 5px; background: var(--h5); min-width: 4px; }
@@ -23,9 +23,10 @@ STYLE = """
 .heat { border-collapse: separate; border-spacing: 2px; width: auto; margin-top: .7rem; font-size: .8rem; }
 .heat th, .heat td { border: 0; padding: 0; }
 .heat thead th { color: var(--soft); font-weight: 500; text-align: center; padding: 0 .3rem .1rem; }
-.heat tbody th { text-align: left; padding-right: .8rem; font-weight: 600; color: var(--ink); }
+.heat tbody th { text-align: left; padding-right: .8rem; font-weight: 600; color: var(--ink); vertical-align: middle; }
+.heat thead td { min-width: 8.5rem; text-align: left; color: var(--soft); height: auto; }
 .heat tbody th small { display: block; font-weight: 400; color: var(--soft); max-width: 22rem; white-space: normal; }
-.heat td { min-width: 2.9rem; height: 2rem; text-align: center; vertical-align: middle; border-radius: 5px;
+.heat td { min-width: 3.1rem; height: 2rem; text-align: center; vertical-align: middle; border-radius: 5px;
   font-variant-numeric: tabular-nums; }
 .heat td.all { min-width: 3.6rem; font-weight: 700; }
 .heat td.gap, .heat th.gap { min-width: 1.1rem; background: none; }

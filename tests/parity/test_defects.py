@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from torch import fx
 
 from headrace.backends.reference import Reference
+from headrace.ir import Layout, Task
 from headrace.runtime.parity.bundle import read_bundle
 from headrace.runtime.parity.checking import measured
+from headrace.runtime.parity.programs import tapped
+from headrace.runtime.parity.report import culprit_words
 from tests.parity import defects
 from tests.parity.conftest import named
 
@@ -37,15 +41,48 @@ SEEDED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+HALVES = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES[1:]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
 @pytest.mark.parametrize("seeded", SEEDED, ids=lambda seeded: seeded.defect.__name__)
 def test_caught(seeded: Seeded, dtype: str, traces: Any) -> None:
     case = named(seeded.bundle)
     result = measured(
-        read_bundle(case.folder), defects.Broken(Reference(), seeded.defect), {dtype: traces(case, dtype)}
+        read_bundle(case.folder), defects.Broken(Reference(), seeded.defect), {dtype: traces(case, dtype).analysed}
     )
     (run,) = result.runs
     assert run.passed == (dtype not in seeded.caught)
     if not run.passed:
         assert run.first.node == seeded.reading
         assert run.culprit.operator == seeded.operator
+
+
+def test_packed_rows(traces: Any) -> None:
+    """The layout of GPUs is checked alike: its honest run passes, and a defect is named in its own graph."""
+    case = named("modernbert-embed")
+    bundle, programs = read_bundle(case.folder), {"float32": traces(case, "float32").analysed}
+    packed = Reference(Layout.PACKED)
+    (honest,) = measured(bundle, packed, programs).runs
+    assert (honest.passed, honest.layout) == (True, Layout.PACKED)
+    (broken,) = measured(bundle, defects.Broken(packed, defects.window_off_by_one), programs).runs
+    assert broken.first.node == "attention 1"
+    assert broken.culprit.operator == "headrace.attention_varlen"
+
+
+def test_what_parts_only_when_compiled_together(traces: Any) -> None:
+    """A fault that is gone once every node returns its values is not pinned on a node."""
+
+    def scale_in_the_deployed(graph: fx.Graph) -> None:
+        if len(list(graph.nodes)) < large:
+            defects.scale_off(graph)
+
+    case = named("bert-embed")
+    program = traces(case, "float32").analysed
+    large = len(list(tapped(program, Task.EMBED, Layout.PADDED).graph.graph.nodes)) + 1
+    (run,) = measured(
+        read_bundle(case.folder), defects.Broken(Reference(), scale_in_the_deployed), {"float32": program}
+    ).runs
+    assert run.first.node == "attention 1"
+    assert run.culprit.node == ""
+    assert "no node parts once each returns its values" in culprit_words(run.culprit)

@@ -13,12 +13,14 @@ import pytest
 
 from headrace.errors import ArtifactError, InputError, ParityError
 from headrace.runtime.manifest import digest
-from headrace.runtime.parity.bundle import MANIFEST, TENSORS
+from headrace.runtime.parity.bundle import MANIFEST, TENSORS, Node
 from headrace.runtime.parity.checking import check, reading
 from headrace.runtime.parity.findings import read_result
 from headrace.runtime.parity.report import read, report_page, report_text
 from headrace.runtime.parity.rule import Noise, limit
 from tests.parity.conftest import named
+
+NODE = Node("attention 0", "ENCODER_ONLY", "model", 4)
 
 
 @pytest.fixture
@@ -123,12 +125,22 @@ def test_results_of_two_bundles() -> None:
         report_text([one, other])
 
 
+def test_page_of_results_that_ran_other_precisions() -> None:
+    """A machine that lacks a precision has no column there, and says so."""
+    both = read(named("bert-embed").folder)
+    lacking = replace(both, target="onnx", runs=both.runs[:1], left_out=(("float16", "the target onnx lacks it"),))
+    page = report_page([both, lacking])
+    assert page.count('<td class="gap"></td>') == 2 + len(both.runs[0].readings)
+    assert "float16 was not run: the target onnx lacks it" in page
+    assert page.count("<h3>") == len(both.runs)
+
+
 def test_rule() -> None:
     """A multiple of the eager run's own distance, and a rounding of the values' size."""
     assert limit("float32", Noise(1e-7, 1.0)) == pytest.approx(1e-6 + 2e-7)
     assert limit("bfloat16", Noise(1e-3, 2.0)) == pytest.approx(3e-3 + 1.6e-3)
     rows = [np.ones((3, 4)), np.ones((1, 4))]
-    good = reading("attention 0", "float16", [rows[0] + 1e-3, rows[1]], rows, Noise(1e-3, 1.0))
+    good = reading(NODE, "float16", [rows[0] + 1e-3, rows[1]], rows, Noise(1e-3, 1.0))
     assert good.passed
     assert good.shares[0] > good.shares[1] == 0
 
@@ -138,7 +150,7 @@ def test_what_is_no_number_fails(value: float) -> None:
     rows = [np.ones((3, 4)), np.ones((1, 4))]
     wrong = [rows[0].copy(), rows[1]]
     wrong[0][1, 2] = value
-    found = reading("attention 0", "float16", wrong, rows, Noise(10.0, 1.0))
+    found = reading(NODE, "float16", wrong, rows, Noise(10.0, 1.0))
     assert not found.passed
     assert found.error is None
     assert found.shares == (None, 0.0)
