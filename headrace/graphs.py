@@ -152,11 +152,12 @@ def keep_outputs(
 
 
 def replace_output(exported: ExportedProgram, make: Callable[[fx.Graph], fx.Node]) -> ExportedProgram:
-    """A copy that returns one value, which `make` computes at the end of the graph."""
+    """A copy that returns one value, which `make` computes at the end of the graph, and holds what that reads."""
     module = copy.deepcopy(exported.graph_module)
     output = module.graph.output_node()
     with module.graph.inserting_before(output):
         output.args = ((make(module.graph),),)
+    _drop_assertions(module.graph)
     return _rebuilt(exported, module, keep=(0,))
 
 

@@ -25,12 +25,10 @@ TARGETS = (
 )
 # By the slow, clear target; the others are run with --slow.
 QUICK = {
-    "xlm-roberta-classify": "float16",
     "qwen3-token-classify": "bfloat16",
-    "gemma3-embed": "float32",
     "mamba2-embed": "bfloat16",
 }
-COMPILED = ("bert-token-classify", "bfloat16")
+COMPILED = ("bert-embed", "float32")
 
 
 @pytest.mark.parametrize("name", QUICK)
