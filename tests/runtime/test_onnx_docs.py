@@ -55,6 +55,16 @@ def test_a_consumer_that_pools_by_itself(ran: tuple[Path, dict[str, Any]]) -> No
     assert (unit * names["vectors"]).sum(1).min() >= 1 - 1e-6
 
 
+def test_sentence_transformers(ran: tuple[Path, dict[str, Any]]) -> None:
+    """S3: cosine 1 with the library that the folder comes from."""
+    library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
+    _, names = ran
+    texts = ["A kitten naps in the sun.", "The cat sleeps."]
+    wanted = library.SentenceTransformer(str(folder("minilm")), device="cpu").encode(texts)
+    assert (wanted * names["vectors"]).sum(1).min() >= 1 - 1e-6
+    assert (wanted * names["plain"]).sum(1).min() >= 1 - 1e-6
+
+
 def test_node(ran: tuple[Path, dict[str, Any]]) -> None:
     """The folder unchanged in Transformers.js: cosine 1."""
     where, names = ran

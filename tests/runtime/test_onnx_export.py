@@ -37,6 +37,12 @@ def exported(embedder: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(embedder.export_onnx(tmp_path_factory.mktemp("export") / "model", max_length=9))
 
 
+@pytest.fixture(scope="module")
+def apart(embedder: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, its weights in a file of their own."""
+    return Path(embedder.export_onnx(tmp_path_factory.mktemp("apart") / "model", max_length=9, external_from=1))
+
+
 @pytest.fixture
 def folder(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "copy"))
@@ -213,14 +219,14 @@ def _mutate(path: Path, others: list[Path], random: Random) -> None:
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["one file", "data apart"])
-def test_no_damage_goes_unseen(external: bool, embedder: Any, exported: Path, tmp_path: Path) -> None:
-    """Refused, or harmless: never a crash, never another answer."""
-    whole = embedder.export_onnx(tmp_path / "whole", external_from=1) if external else exported
+def test_no_damage_goes_unseen(external: bool, apart: Path, exported: Path, tmp_path: Path) -> None:
+    """300 damages in all: refused, or harmless; never a crash, never another answer."""
+    whole = apart if external else exported
     wanted, random = headrace.load(whole).embed(TEXTS), Random(external)
     files = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
     assert external == any(path.name == "model.onnx_data" for path in files)
     refused: list[str] = []
-    for round_ in range(60):
+    for round_ in range(150):
         folder = Path(shutil.copytree(whole, tmp_path / str(round_)))
         _mutate(folder / random.choice(files), [folder / name for name in files], random)
         try:
@@ -228,9 +234,24 @@ def test_no_damage_goes_unseen(external: bool, embedder: Any, exported: Path, tm
         except headrace.ArtifactError as error:
             refused.append(str(error))
         shutil.rmtree(folder)
-    assert len(refused) >= 50
+    assert len(refused) >= 125
     for said in refused:
         assert re.search(r"changed|missing|cannot be read|no saved model|not a manifest", said), said
+
+
+def test_the_data_file_moved_deleted_and_damaged(apart: Path, embedder: Any, tmp_path: Path) -> None:
+    """X4, from the folder's side."""
+    moved = Path(shutil.copytree(apart, tmp_path / "elsewhere" / "copy"))
+    np.testing.assert_allclose(headrace.load(moved).embed("w5"), embedder.compile().embed("w5"), atol=2e-5)
+    data = moved / "onnx" / "model.onnx_data"
+    held = data.read_bytes()
+    for damaged in (held[:-4], held[:64] + bytes(4) + held[68:], held[::-1]):
+        data.write_bytes(damaged)
+        with pytest.raises(headrace.ArtifactError, match=r"changed onnx/model\.onnx_data"):
+            headrace.load(moved)
+    data.rename(moved / "model.onnx_data")
+    with pytest.raises(headrace.ArtifactError, match=r"missing onnx/model\.onnx_data"):
+        headrace.load(moved)
 
 
 def test_a_moved_folder_works(folder: Path, tmp_path: Path) -> None:
