@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from headrace import graphs
@@ -27,7 +28,7 @@ from headrace.runtime.parity.exact import exact_output
 from headrace.runtime.parity.findings import Result
 from headrace.runtime.parity.measure import alone, columns
 from headrace.runtime.parity.programs import Tracing, described, rounded, tapped, weights_digest
-from headrace.runtime.parity.rule import SLACK, Array, noise, stacked
+from headrace.runtime.parity.rule import SLACK, Array, Noise, noise, stacked
 from headrace.runtime.text.encoded import Encoded
 from headrace.tasks import answering, select
 
@@ -130,6 +131,7 @@ def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int 
             _require_agreement(_answers(exact, answer, task, requests), held[dtype][-1])
         eager = _eager(one, task, requests)
         noises = tuple(noise(stacked(best), stacked(own)) for best, own in zip(held[dtype], eager, strict=True))
+        require_numbers(dtype, nodes, noises)
         precisions.append(Precision(dtype, weights_digest(one.analysed), noises))
     recording = Recording(
         "", task, None, None, nodes, tuple(precisions), Environment("", (), ()), output.kind in PER_TOKEN_OUTPUTS, False
@@ -162,6 +164,17 @@ def _answers(traced: Traced, answer: Program, task: Task, requests: Sequence[Enc
         return traced.behaviour.outputs(given)[place]
 
     return alone(answer, requests, eager)
+
+
+def require_numbers(dtype: str, nodes: Sequence[Node], noises: Sequence[Noise]) -> None:
+    """Refuse a precision in which the eager model itself overflows: nothing could be compared with it."""
+    lost = [node.name for node, at in zip(nodes, noises, strict=True) if not np.isfinite([at.floor, at.rms]).all()]
+    if lost:
+        others = ", ".join(other for other in SLACK if other != dtype)
+        raise ParityError(
+            f"In {dtype} the eager model computes NaN or infinite values, at {lost[0]} first: there is nothing to "
+            f"compare with. Record other precisions ({others}); nothing was recorded."
+        )
 
 
 def _require_agreement(eager: Sequence[Array], found: Sequence[Array]) -> None:

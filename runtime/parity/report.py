@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.errors import ParityError
 from headrace.runtime.explain.tables import aligned, paragraph
-from headrace.runtime.parity.bundle import RECORDED
+from headrace.runtime.parity.bundle import RECORDED, read_bundle
 from headrace.runtime.parity.findings import Culprit, Reading, Result, Run, read_result
 
 
 def read(path: Path) -> Result:
-    """A result by its file, or what the recording machine made of a bundle."""
-    return read_result(path / RECORDED if path.is_dir() else path)
+    """A result by its file, or what the recording machine made of a bundle.
+
+    Raises:
+        ParityError: it is neither, or damaged.
+    """
+    if not path.is_dir():
+        return read_result(path)
+    # It was written before the bundle was whole and had a digest.
+    return replace(read_result(path / RECORDED), bundle=read_bundle(path).digest)
 
 
 def report_text(results: Sequence[Result]) -> str:
@@ -31,12 +39,12 @@ def require_one_bundle(results: Sequence[Result]) -> None:
     Raises:
         ParityError: they differ; says in what.
     """
-    first, *others = [(one.model, one.task, one.lengths, _nodes(one)) for one in results]
-    names = ("model", "task", "requests", "nodes")
+    first, *others = [(one.model, one.task, one.lengths, _nodes(one), one.bundle) for one in results]
+    names = ("model", "task", "requests", "nodes", "what was recorded")
     for other in others:
         if differs := [name for name, one, two in zip(names, first, other, strict=True) if one != two]:
             raise ParityError(
-                f"The two results are of different bundles: {', '.join(differs)} differ. Check one bundle on both."
+                f"The two results are of different bundles, by {', '.join(differs)}. Check one bundle on both."
             )
 
 

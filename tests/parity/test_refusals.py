@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.errors import ArtifactError, InputError, ParityError
+from headrace.errors import ArtifactError, InputError, NonFiniteError, ParityError
 from headrace.runtime.manifest import digest
 from headrace.runtime.parity.bundle import MANIFEST, TENSORS, Node
 from headrace.runtime.parity.checking import check, reading
@@ -112,6 +112,25 @@ def test_record_keeps_what_is_no_bundle(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "dear"
 
 
+def test_a_precision_that_overflows(tmp_path: Path) -> None:
+    """Where the eager model itself has no numbers, it is refused by name, and nothing is written."""
+    import torch
+
+    from headrace.runtime.parity.recording import record, require_numbers
+    from tests.tiny import build
+
+    model = build("bert")
+    with torch.no_grad():
+        model.encoder.layer[1].attention.self.value.weight *= 1e6
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(NonFiniteError, match="ran in float16"):
+        record(tmp_path / "model", tmp_path / "bundle", target="reference", precisions=["float16"])
+    assert not (tmp_path / "bundle").exists()
+    nodes = [NODE, replace(NODE, name="attention 1")]
+    with pytest.raises(ParityError, match="In float16 the eager model computes NaN or infinite values, at attention 1"):
+        require_numbers("float16", nodes, [Noise(1e-3, 1.0), Noise(float("nan"), 1.0)])
+
+
 def test_result_of_another_kind(tmp_path: Path) -> None:
     for text, what in (("{}", "no result"), ("[", "cannot be read"), ('{"format": 9}', "format 9; this version")):
         (tmp_path / "r.json").write_text(text)
@@ -121,7 +140,7 @@ def test_result_of_another_kind(tmp_path: Path) -> None:
 
 def test_results_of_two_bundles() -> None:
     one, other = read(named("bert-embed").folder), read(named("bert-classify").folder)
-    with pytest.raises(ParityError, match="task, nodes differ"):
+    with pytest.raises(ParityError, match="different bundles, by task, nodes, what was recorded"):
         report_text([one, other])
 
 
