@@ -86,11 +86,7 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
     # own answer by up to 9e-2 on one text in seven: there the worst of many texts is held against the worst.
     allowed = [2 * (max(theirs) if name in ROUTED else one) + 1e-4 for one in theirs]
     for got in (mine, singles):
-        over = [
-            f"request {i}: {one:.1e}, allowed {most:.1e}"
-            for i, (one, most) in enumerate(zip(got, allowed))
-            if one > most
-        ]
-        assert not over, f"1 - cosine: {'; '.join(over)}"
+        over = [f"{one:.1e} > {most:.1e}" for one, most in zip(got, allowed, strict=True) if one > most]
+        assert not over, f"1 - cosine of {len(over)} requests: {'; '.join(over)}"
     worst, theirs_worst = max(mine), max(theirs)
     print(f"{name}: {lane.layout}, bfloat16, 1 - cosine {worst:.1e}, Hugging Face's {theirs_worst:.1e}")
