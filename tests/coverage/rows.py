@@ -37,6 +37,8 @@ class Row:
         refused: the reason in Headrace's words, None where the model is served.
         worst_difference: from the eager float32 model on each text alone, over the shapes and both padding sides.
         allowed: the largest difference that contract D1 allows where the worst one was met.
+        moved: where that is passed, by how much the eager model's own answers move when its weights change in the last
+            bit: what float32 leaves open in them, of which its distance from float64 is one draw.
         packed, cached: whether batches run without padding, and whether keys and values can be kept; else the reason.
         seconds: to trace, type and prove.
     """
@@ -49,6 +51,7 @@ class Row:
     refused: str | None = None
     worst_difference: float | None = None
     allowed: float | None = None
+    moved: float | None = None
     packed: bool | str | None = None
     cached: bool | str | None = None
     route: str | None = None
@@ -81,6 +84,8 @@ def measure(row: Row, model: Any) -> Row:
         row.seconds = round(time.perf_counter() - begun, 1)
         _describe(row, program)
         row.worst_difference, row.allowed = _worst(program, traced.behaviour)
+        if row.worst_difference > row.allowed:
+            row.moved = _moved(program, traced.behaviour)
         row.packed = _packed(program)
         row.cached = _cached(program)
     except HeadraceError as error:
@@ -135,6 +140,22 @@ def _worst(program: Program, behaviour: Behaviour) -> tuple[float, float]:
             for mine, theirs, best in zip(_answers(program, asked, left), wanted, exact, strict=True):
                 found += [_compared(*three) for three in zip(mine, theirs, best, strict=True)]
     return max(found, key=lambda pair: pair[0] / pair[1])
+
+
+@torch.no_grad()
+def _moved(program: Program, behaviour: Behaviour) -> float:
+    """The furthest that an eager answer at the longest shape moves, over four changes of every weight by half a bit."""
+    _, length = SHAPES[-1]
+    inputs = alone(program, request(program, length, 0))
+    wanted, found = behaviour.outputs(inputs), [0.0]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        other = copy.deepcopy(behaviour)
+        for weight in other._served.parameters():
+            weight.mul_(1 + (torch.rand_like(weight) - 0.5) * torch.finfo(weight.dtype).eps)
+        answers = zip(other.outputs(inputs), wanted, strict=True)
+        found += [float((mine - theirs).abs().max()) for mine, theirs in answers]
+    return max(found)
 
 
 def _counts_columns(program: Program) -> bool:
