@@ -11,12 +11,15 @@ from headrace.errors import InputError, ParityError, TargetError
 from headrace.ir import Layout, Program
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.parity.bundle import MODEL, Bundle, Node, read_bundle
-from headrace.runtime.parity.environment import environment
+from headrace.runtime.parity.environment import Environment, environment
 from headrace.runtime.parity.findings import Reading, Result, Run
 from headrace.runtime.parity.measure import columns, on_target, together
 from headrace.runtime.parity.narrowing import narrowed
 from headrace.runtime.parity.programs import Tracing, described, tapped, weights_digest
 from headrace.runtime.parity.rule import Array, Noise, by_request, limit, rmse, stacked
+
+# Those that a model's code comes from.
+LIBRARIES = ("headrace", "torch", "transformers")
 
 
 def check(
@@ -76,6 +79,10 @@ def measured(bundle: Bundle, backend: Backend, analysed: Mapping[str, Program]) 
     """What the target makes of programs in some of the bundle's precisions."""
     recording = bundle.recording
     notes = tuple(dict.fromkeys(note for program in analysed.values() for note in _notes(bundle, program)))
+    runs = tuple(_run(bundle, backend, dtype, one) for dtype, one in analysed.items())
+    here = environment(backend.name)
+    if any(run.culprit is not None and run.culprit.in_float64 for run in runs):
+        notes += _library_notes(here, recording.environment)
     unrun = [one.dtype for one in recording.precisions if one.dtype not in analysed]
     left_out = tuple(
         (dtype, "not asked for" if dtype in backend.dtypes else f"the target {backend.name} lacks it")
@@ -83,8 +90,7 @@ def measured(bundle: Bundle, backend: Backend, analysed: Mapping[str, Program]) 
     )
     return Result(
         bundle.digest, recording.model, recording.task, backend.name, tuple(one.length for one in bundle.requests),
-        environment(backend.name), tuple(_run(bundle, backend, dtype, one) for dtype, one in analysed.items()),
-        left_out, notes,
+        here, runs, left_out, notes,
     )  # fmt: skip
 
 
@@ -105,6 +111,13 @@ def _notes(bundle: Bundle, analysed: Program) -> list[str]:
         )
     differ = [(one, was) for one, was in zip(nodes, recorded, strict=True) if one.says != was.says]
     return [f"{one.name} is {one.says} here, and was recorded as {was.says}" for one, was in differ]
+
+
+def _library_notes(here: Environment, there: Environment) -> tuple[str, ...]:
+    """The libraries that a model's code is made of, where they are other versions."""
+    then = dict(there.libraries)
+    differ = [(name, version) for name, version in here.libraries if name in LIBRARIES and then.get(name) != version]
+    return tuple(f"{name} is {version} here, and was {then.get(name, 'missing')} there" for name, version in differ)
 
 
 def _listed(nodes: Sequence[Node]) -> str:

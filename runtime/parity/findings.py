@@ -56,13 +56,17 @@ class Culprit:
         operator: what it computes.
         place: the module of the model that it belongs to.
         between: the readings that it lies between.
+        times: its error in multiples of its limit; 0 where that is no number.
+        in_float64: whether this machine's own float64, before anything is compiled, parts there too: the model's code
+            is another than the one that was recorded.
     """
 
     node: str
     operator: str
     place: str
     between: tuple[str, str]
-    times: float
+    times: float = 0.0
+    in_float64: bool = False
 
 
 @dataclass(frozen=True)

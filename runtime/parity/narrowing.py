@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from headrace import graphs
 from headrace.backends.interface import Backend
-from headrace.ir import Program
+from headrace.ir import Layout, Program
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.provenance import provenance
 from headrace.lowering.taps import tappable
@@ -36,8 +36,8 @@ def narrowed(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> C
     places = [tap.node for tap in tapped(analysed, task, backend.layout).taps]
     program = prepare(analysed, task, backend.layout)
     names = _between(program, places[:bad], places[bad] if bad < len(places) else None)
-    unfound = Culprit("", "", "", between, 0.0)
-    if not names:
+    unfound = Culprit("", "", "", between, in_float64=_parts_in_float64(run, bad, analysed, bundle))
+    if not names or unfound.in_float64:
         return unfound
     inside = tapped(analysed, task, backend.layout, names)
     best, own, got = (
@@ -49,6 +49,15 @@ def narrowed(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> C
         if not error <= most:
             return _culprit(program, name, between, error / most if most and np.isfinite(error) else 0.0)
     return unfound
+
+
+def _parts_in_float64(run: Run, bad: int, analysed: Program, bundle: Bundle) -> bool:
+    """Whether the program traced here computes another value than the recorded one before a target has a part in it."""
+    task, answers = bundle.recording.task, bad == len(run.readings) - 1
+    program = prepare(analysed, task) if answers else tapped(analysed, task, Layout.PADDED)
+    rows = together(program, bundle.requests, in_float64(program))
+    here = rows if answers else columns(rows, program)[bad]
+    return not rmse(stacked(here), stacked(bundle.exact[run.dtype][bad])) <= run.readings[bad].limit
 
 
 def _compared(dtype: str, exact: Array, eager: Array, result: Array) -> tuple[float, float]:

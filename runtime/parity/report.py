@@ -100,6 +100,11 @@ def _failure(run: Run) -> Iterator[str]:
 def culprit_words(culprit: Culprit) -> str:
     """Where the result parts between two readings."""
     before, after = culprit.between
+    if culprit.in_float64:
+        return (
+            f"{after} parts in float64 too on this machine, before anything is compiled: the model's code here is "
+            "another than the one that was recorded"
+        )
     if not culprit.node:
         return (
             f"between {before} and {after} no node parts once each returns its values: the difference comes from how "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -86,3 +88,18 @@ def test_what_parts_only_when_compiled_together(traces: Any) -> None:
     assert run.first.node == "attention 1"
     assert run.culprit.node == ""
     assert "no node parts once each returns its values" in culprit_words(run.culprit)
+
+
+def test_another_model_code(traces: Any) -> None:
+    """Where the graph itself computes something else here, the target is not blamed, and the versions are told."""
+    case = named("bert-embed")
+    bundle, program = read_bundle(case.folder), traces(case, "float32").analysed
+    other = program.with_(exported=copy.deepcopy(program.graph))
+    defects.tanh_for_erf(other.graph.graph)
+    old = replace(bundle.recording.environment, libraries=(("transformers", "5.0.0"),))
+    bundle = replace(bundle, recording=replace(bundle.recording, environment=old))
+    result = measured(bundle, Reference(), {"float32": other})
+    (run,) = result.runs
+    assert (run.first.node, run.culprit.in_float64) == ("attention 1", True)
+    assert "attention 1 parts in float64 too on this machine" in culprit_words(run.culprit)
+    assert any(note.startswith("transformers is") and note.endswith("and was 5.0.0 there") for note in result.notes)
