@@ -24,7 +24,9 @@ NO_MODULES = ("torch.nn.Parameter", "torch.nn.parameter.")
 
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name."""
-    found = {f"headrace.{file.stem}": file for file in (ROOT / "headrace").glob("*.py")}
+    root = ROOT / "headrace"
+    found = {f"headrace.{file.stem}": file for file in root.glob("*.py")}
+    found |= {f"headrace.ir.{file.stem}": file for file in (root / "ir").glob("*.py")}
     for stage in STAGES:
         for file in sorted((ROOT / stage).rglob("*.py")):
             found[".".join(("headrace", *file.relative_to(ROOT).with_suffix("").parts))] = file
@@ -33,7 +35,7 @@ def modules() -> dict[str, Path]:
 
 def words() -> set[str]:
     """The modules of the package root, which every stage may import."""
-    return {file.stem for file in (ROOT / "headrace").glob("*.py")} - {"__init__"}
+    return {file.stem for file in (ROOT / "headrace").glob("*.py")} - {"__init__"} | {"ir"}
 
 
 def absolute(node: ast.ImportFrom, module: str) -> str:

@@ -64,7 +64,7 @@ def run_without_torch(code: str, folder: Path) -> str:
 
 
 def test_every_folder_ships() -> None:
-    found = {"headrace"}
+    found = {"headrace", "headrace.ir"}
     for stage in STAGES:
         found |= {"headrace." + ".".join(f.parent.relative_to(ROOT).parts) for f in (ROOT / stage).rglob("*.py")}
     assert found == set(configuration()["tool"]["setuptools"]["packages"])
@@ -94,6 +94,7 @@ def test_wheel_holds_every_module(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
     expected = {f"headrace/{file.name}" for file in (ROOT / "headrace").glob("*.py")} | {"headrace/py.typed"}
+    expected |= {f"headrace/ir/{file.name}" for file in (ROOT / "headrace" / "ir").glob("*.py")}
     for stage in STAGES:
         expected |= {f"headrace/{file.relative_to(ROOT)}" for file in (ROOT / stage).rglob("*.py")}
     assert expected <= shipped

@@ -1,0 +1,87 @@
+"""The IR: a `Program` is an exported graph and the facts that the passes established about it.
+
+The graph is a `torch.export.ExportedProgram`; the semantics live in the arguments of the operators in
+`headrace.ops`. Everything here imports without torch, since manifests are read where there is none.
+"""
+
+from __future__ import annotations
+
+from headrace.ir.attention import (
+    EVERYTHING,
+    AttentionSpec,
+    AttentionType,
+    BiasKind,
+    MaskKind,
+    RecurrentSpec,
+    Verdict,
+    Window,
+)
+from headrace.ir.decision import Prefill, Route, State, Task, TaskDecision
+from headrace.ir.facts import (
+    Activation,
+    Claim,
+    Labels,
+    Limits,
+    PaddingRule,
+    Pooling,
+    Positions,
+    PositionSource,
+    Source,
+    TextRules,
+)
+from headrace.ir.program import Layout, Program, Stage
+from headrace.ir.signature import (
+    BATCH,
+    OFFSETS,
+    PER_TOKEN_OUTPUTS,
+    SEQUENCE,
+    TARGET,
+    Axis,
+    Head,
+    Input,
+    Output,
+    OutputKind,
+    PoolKind,
+    Tap,
+)
+
+__all__ = [
+    "BATCH",
+    "EVERYTHING",
+    "OFFSETS",
+    "PER_TOKEN_OUTPUTS",
+    "SEQUENCE",
+    "TARGET",
+    "Activation",
+    "AttentionSpec",
+    "AttentionType",
+    "Axis",
+    "BiasKind",
+    "Claim",
+    "Head",
+    "Input",
+    "Labels",
+    "Layout",
+    "Limits",
+    "MaskKind",
+    "Output",
+    "OutputKind",
+    "PaddingRule",
+    "PoolKind",
+    "Pooling",
+    "PositionSource",
+    "Positions",
+    "Prefill",
+    "Program",
+    "RecurrentSpec",
+    "Route",
+    "Source",
+    "Stage",
+    "State",
+    "Tap",
+    "Task",
+    "TaskDecision",
+    "TextRules",
+    "Verdict",
+    "Window",
+]

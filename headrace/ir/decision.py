@@ -1,0 +1,60 @@
+"""What was decided of a program: its route, its prefill, and each task that it offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Task(StrEnum):
+    """What a caller can ask for."""
+
+    CLASSIFY = "classify"
+    EMBED = "embed"
+    FILL_MASK = "fill_mask"
+    GENERATE = "generate"
+    SCORE = "score"
+    SPARSE_EMBED = "sparse_embed"
+    TOKEN_CLASSIFY = "token_classify"
+    TOKEN_EMBED = "token_embed"
+
+
+@dataclass(frozen=True)
+class TaskDecision:
+    """Contract C for one offered task: supported where the route enables it, and why or why not."""
+
+    task: Task
+    supported: bool
+    reason: str
+
+
+class Prefill(StrEnum):
+    """Whether every token of a sequence is present in one step."""
+
+    SINGLE_PASS = "single_pass"
+    CHUNKED = "chunked"
+
+
+class State(StrEnum):
+    """The model states of contract B."""
+
+    CUSTOM = "CustomState"
+    ENCODER_DECODER = "EncoderDecoderState"
+    ENCODER_ONLY = "EncoderOnlyState"
+    HYBRID = "HybridState"
+    DECODER = "DecoderState"
+
+
+@dataclass(frozen=True)
+class Route:
+    """The decision of contract B: the state, the rule that chose it and the evidence in words."""
+
+    state: State
+    rule: str
+    reason: str
+    custom: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The state's name as a reader knows it: a custom state's own."""
+        return self.custom or self.state.value

@@ -1,0 +1,112 @@
+"""Facts about a program beside its nodes: labels, pooling, positions, limits, text rules, where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.ir.attention import MaskKind
+from headrace.ir.signature import PoolKind
+
+
+class Activation(StrEnum):
+    """What turns a head's logits into scores."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The names of a head's outputs in order, what scores them, and the source of that rule."""
+
+    names: tuple[str, ...]
+    activation: Activation
+    why: str
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How rows become one vector: the kinds are concatenated; `why` says where the choice comes from.
+
+    Without a kind the vector is the model's own: its projection or pooler's output, which no rows of ours make.
+    """
+
+    kinds: tuple[PoolKind, ...]
+    normalize: bool
+    why: str
+    assumed: bool = False
+
+
+class PositionSource(StrEnum):
+    """Where the graph takes a token's position from."""
+
+    INPUT = "input"
+    GRAPH = "graph"
+
+
+@dataclass(frozen=True)
+class Positions:
+    """A token's position is `offset` plus its index in the sequence.
+
+    `table` is the number of positions that a learned table has rows for, from position 0; None without a table.
+    """
+
+    source: PositionSource
+    offset: int = 0
+    table: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The longest usable length in tokens, None where nothing bounds it, and what sets it."""
+
+    length: int | None
+    why: str
+
+
+class PaddingRule(StrEnum):
+    """Whether a padded batch answers as each sequence alone."""
+
+    EXACT = "exact"
+    UNPADDED = "unpadded"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a flag of the config says about causality. Never evidence: a claim that the mask denies is refused."""
+
+    flag: str
+    value: bool
+    says: MaskKind
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """What the model folder says of text.
+
+    Attributes:
+        max_length: the length in tokens that it truncates to, if it `truncates`.
+        prompts: instruction prompts by name; `default_prompt` is one of the names.
+        pools_prompt: whether a prompt's tokens take part in pooling.
+        why: what sets the length.
+    """
+
+    max_length: int | None = None
+    truncates: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt: str | None = None
+    lower_case: bool = False
+    pools_prompt: bool = True
+    why: str = "no limit is set"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a program came from; for messages and manifests, never for a decision."""
+
+    name: str
+    config_hash: str
+    versions: tuple[tuple[str, str], ...]
+    parameters: int

@@ -1,0 +1,119 @@
+"""What goes into a program and what comes out: axes, inputs, heads and outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Head(StrEnum):
+    """What the model ends in, told by the shape of what it returns."""
+
+    NONE = "none"
+    SEQUENCE = "sequence"
+    TOKEN = "token"
+    MASKED_LM = "masked-lm"
+    CAUSAL_LM = "causal-lm"
+    SEQ2SEQ_LM = "seq2seq-lm"
+    OTHER = "other"
+
+
+class PoolKind(StrEnum):
+    """Which rows of a sequence make its vector."""
+
+    CLS = "cls"
+    LAST = "last"
+    MEAN = "mean"
+    MAX = "max"
+    MEAN_SQRT_LEN = "mean_sqrt_len_tokens"
+    WEIGHTED_MEAN = "weightedmean"
+
+
+class OutputKind(StrEnum):
+    """What one output of the graph holds."""
+
+    HIDDEN = "hidden"
+    EMBEDDING = "embedding"
+    TOKEN_EMBEDDING = "token_embedding"
+    SEQUENCE_LOGITS = "sequence_logits"
+    TOKEN_LOGITS = "token_logits"
+    VOCABULARY_LOGITS = "vocabulary_logits"
+    DECODER_HIDDEN = "decoder_hidden"
+    TAPS = "taps"
+
+
+PER_TOKEN_OUTPUTS = frozenset(
+    {
+        OutputKind.HIDDEN,
+        OutputKind.TOKEN_EMBEDDING,
+        OutputKind.TOKEN_LOGITS,
+        OutputKind.VOCABULARY_LOGITS,
+        OutputKind.DECODER_HIDDEN,
+        OutputKind.TAPS,
+    }
+)
+
+
+class Axis(NamedTuple):
+    """One dimension of an input: its size where it is fixed, None where each call brings its own.
+
+    The size `first` yields one hidden row, and every `stride` above it one more: a token is a row, a convolution makes
+    one of many samples. `least` is the smallest size that is served.
+    """
+
+    name: str
+    size: int | None = None
+    first: int = 1
+    stride: int = 1
+    least: int = 1
+
+    def at(self, rows: int) -> int:
+        """The smallest size that is served and yields so many rows."""
+        return self.size if self.size is not None else max(self.least, self.first + (rows - 1) * self.stride)
+
+    def rows(self, size: int) -> int:
+        """How many rows a size yields."""
+        return (size - self.first) // self.stride + 1
+
+
+# The target is the sequence of an encoder-decoder's decoder; its length is independent of the text's.
+BATCH, SEQUENCE, TARGET = Axis("batch"), Axis("sequence"), Axis("target")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the graph, by the kind of what it holds; `width` is its last dimension.
+
+    `along` is the dimension that its rows follow, where it has one a token.
+    """
+
+    name: str
+    kind: OutputKind
+    width: int
+    along: Axis = SEQUENCE
+
+
+class Tap(NamedTuple):
+    """One node whose values the graph returns, and how many of them each token has."""
+
+    node: str
+    width: int
+
+
+# The input that says where each sequence of a packed row begins, and where the last ends.
+OFFSETS = "cu_seqlens"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of the graph. Inputs that share a dynamic axis share its size in a call."""
+
+    name: str
+    dtype: str = "int64"
+    axes: tuple[Axis, ...] = (BATCH, SEQUENCE)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it holds measured values (pixels, samples, features) and not one integer a token."""
+        return not self.dtype.startswith("int")
