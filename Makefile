@@ -3,6 +3,7 @@
 #   make demo         install, then show Headrace on real models
 #   make test         install, then run the tests
 #   make check        lint, types, tests: what CI runs
+#   make gate         compile every kernel for every GPU architecture, without a GPU: the whole of a part of the tests
 #   make test-oldest  the tests with the oldest torch and transformers supported, in .venv-oldest
 #   make docs         write docs/pipeline.md anew
 #   make coverage     write docs/coverage.md and docs/coverage.json anew: every architecture, about half an hour
@@ -26,7 +27,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 PY := $(VENV)/bin/python
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint check test-oldest docs coverage bundles wheel clean FORCE
+.PHONY: demo test lint check gate test-oldest docs coverage bundles wheel clean FORCE
 
 demo: $(VENV)/.headrace-demo
 	$(VENV)/bin/headrace demo
@@ -40,6 +41,9 @@ lint: $(VENV)/.headrace-dev
 	$(PY) -m mypy
 
 check: lint test
+
+gate: $(VENV)/.headrace-dev
+	$(PY) -m tests.gate --jobs $(JOBS)
 
 test-oldest:
 	$(MAKE) test VIRTUAL_ENV='$(CURDIR)/.venv-oldest' TORCH='torch==2.11.*' TRANSFORMERS='transformers==5.17.*'

@@ -55,9 +55,9 @@ ARCHITECTURES = {
         _amd("gfx950", 64, 160 * KIB, "v_mfma", "MI350X, MI355X"),
         _amd("gfx1100", 32, 64 * KIB, "v_wmma", "RX 7900, PRO W7900"),
         _amd("gfx1201", 32, 64 * KIB, "v_wmma", "RX 9070"),
-        _nvidia("sm80", 163 * KIB, ("mma.",), "A100"),
-        _nvidia("sm90", 227 * KIB, ("wgmma.", "mma."), "H100, H200"),
-        _nvidia("sm100", 227 * KIB, ("tcgen05.mma", "mma."), "B200"),
+        _nvidia("sm80", 163 * KIB, ("mma.sync",), "A100"),
+        _nvidia("sm90", 227 * KIB, ("wgmma.mma_async", "mma.sync"), "H100, H200"),
+        _nvidia("sm100", 227 * KIB, ("tcgen05.mma", "mma.sync"), "B200"),
     )
 }
 VENDORS = {"cuda": "NVIDIA", "hip": "AMD"}

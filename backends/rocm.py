@@ -39,9 +39,8 @@ class Rocm(Gpu):
     # `kernels/tuning.py`, by architecture. Triton checks nothing when it compiles for AMD, so `kernels/machine_code.py`
     # does. The kernels' source is one.
 
-    # Difference 3: float32. Triton would multiply it as XF32 on gfx942, where a kernel does not say "ieee"; ours do.
-    # Libraries do where `float32_matmul_precision` is "high", which `backends/precision.py` pins to "highest", as on
-    # CUDA.
+    # Difference 3: float32. Where a kernel asks for TF32, Triton takes XF32 on gfx942; ours say "ieee". Libraries round
+    # where `float32_matmul_precision` is "high"; `backends/precision.py` pins "highest", as on CUDA.
 
     def require_device(self) -> None:
         """A ROCm build of torch, and a GPU of an architecture that the kernels are compiled for in tests."""

@@ -22,13 +22,16 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the tests see")
+    parser.addoption("--gate", action="store_true", help="also compile every kernel for every GPU: minutes")
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes or fetch large weights")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lacking = {
+        "gate": lambda: None if config.getoption("--gate") else "takes minutes: give --gate",
         "slow": lambda: None if config.getoption("--slow") else "takes minutes: give --slow",
-        "gpu": lambda: None if _cuda() else "needs an NVIDIA GPU that torch.cuda sees",
+        "gpu": lambda: None if _cuda() or _hip() else "needs a GPU that torch.cuda sees",
+        "nvidia": lambda: None if _cuda() else "needs an NVIDIA GPU",
         "rocm": lambda: None if _hip() else "needs an AMD GPU and a ROCm build of torch",
     }
     for mark, reason in lacking.items():

@@ -54,7 +54,7 @@ def kernels(program: Program, architecture: Architecture) -> list[Kernel]:
         several = names.count(launch.name) > 1
         name = f"{launch.name}_{names[:place].count(launch.name)}" if several else launch.name
         # Attention multiplies matrices, and no other kernel of ours does.
-        met = faults(code, multiplies=program.dtype if launch.attention else None)
+        met = faults(code, multiplies=program.dtype if launch.attention else None, spills=None)
         met += [fault for spec in launch.attention for fault in mask_faults(launch.constants, spec)]
         wrong += [f"{name} {fault}" for fault in met]
         made.append(Kernel(name, launch.uses, code))

@@ -42,7 +42,7 @@ class Launch:
         return str(self.kernel.fn.__name__)
 
 
-class _Recorder:
+class Recorder:
     """Stands for a kernel: keeps what it would be launched with."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ def launch_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> Launc
     values = fx.map_arg(node.args, lambda given: given.meta["val"])
     tensors = [value for value in values if isinstance(value, Tensor)]
     kernel, launcher = LAUNCHERS[node.target]
-    recorder = _Recorder()
+    recorder = Recorder()
     with tensors[0].fake_mode:  # type: ignore[attr-defined]
         launcher(*values, kernel=recorder)
     ((arguments, constants),) = recorder.launched

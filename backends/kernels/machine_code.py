@@ -62,7 +62,7 @@ def read(made: Any, architecture: Architecture) -> MachineCode:
         # A thread's stack holds what was spilled; our kernels have no other use for one.
         spills, registers, wave = usage["STACK"] // 4, usage["REG"], architecture.wave
     names = "|".join(re.escape(prefix) for prefix in architecture.matrix)
-    matrix = tuple(sorted(set(re.findall(rf"(?<![\w.])(?:{names})[\w.]*", assembly))))
+    matrix = tuple(sorted(set(re.findall(rf"(?<![\w.])(?:{names})[\w.:]*", assembly))))
     return MachineCode(architecture, binary, int(made.metadata.shared), spills, registers, wave, matrix)
 
 
@@ -84,20 +84,21 @@ def _resources(binary: bytes) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", told)}
 
 
-def faults(code: MachineCode, *, multiplies: str | None) -> list[str]:
+def faults(code: MachineCode, *, multiplies: str | None, spills: int | None = 0) -> list[str]:
     """What is wrong with a kernel, whatever it computes.
 
     Args:
         multiplies: the dtype whose matrices it multiplies; None where it multiplies none.
+        spills: the most registers that may spill, which makes it slow and not wrong; None for any number.
     """
-    return list(_faults(code, multiplies))
+    return list(_faults(code, multiplies, spills))
 
 
-def _faults(code: MachineCode, multiplies: str | None) -> Iterator[str]:
+def _faults(code: MachineCode, multiplies: str | None, spills: int | None) -> Iterator[str]:
     target = code.architecture
     if code.local > target.local:
         yield f"takes {code.local:,} bytes of local memory, of which {target} has {target.local:,}"
-    if code.spills:
+    if spills is not None and code.spills > spills:
         yield f"spills {code.spills} registers"
     if code.wave != target.wave:
         yield f"runs waves of {code.wave}, where {target} is meant to run {target.wave}"

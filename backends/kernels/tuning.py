@@ -64,13 +64,15 @@ TABLE = (
     Entry("sm90", 16, 128, 4096, Blocks(128, 64, 8, 3, split=True)),
     Entry("sm90", 16, 128, ANY, Blocks(128, 128, 8, 3, split=True, pack=1)),
     Entry("sm90", 32, 128, ANY, Blocks(32, 32, 4, 2)),
-    # Not tuned, only compiled (Triton 3.6): RDNA, where a thread has 256 registers. What still spills is float32 past
-    # 64, and larger tiles would spill more.
-    Entry("gfx1", 16, 64, ANY, Blocks(64, 32, 4, 2)),
-    Entry("gfx1", 16, 128, ANY, Blocks(32, 32, 4, 1)),
+    # Not tuned, only compiled (Triton 3.6 and 3.9): the largest blocks that spill no register in any form of attention.
+    # RDNA, where a thread has 256 registers. What still spills is float32 past 128, and every other shape spills more.
+    Entry("gfx1", 16, 64, ANY, Blocks(64, 32, 4, 1)),
     Entry("gfx1", 16, ANY, ANY, Blocks(32, 32, 8, 1)),
-    Entry("gfx1", 32, 64, ANY, Blocks(16, 16, 4, 1)),
-    Entry("gfx1", 32, ANY, ANY, Blocks(16, 16, 8, 1)),
+    Entry("gfx1", 32, 64, ANY, Blocks(16, 16, 8, 1)),
+    Entry("gfx1", 32, ANY, ANY, Blocks(16, 16, 16, 1)),
+    Entry("sm8", 16, 128, ANY, Blocks(64, 32, 4, 2)),
+    Entry("sm8", 16, ANY, ANY, Blocks(64, 32, 8, 1)),
+    Entry("sm1", 32, 128, ANY, Blocks(16, 16, 4, 1)),
     # Not tuned: gfx90a, gfx942, gfx950 (compiled: no spills, at most 32 KiB) and every other NVIDIA card.
     Entry("", 16, 128, ANY, Blocks(64, 32, 4, 2)),
     Entry("", 16, ANY, ANY, Blocks(64, 32, 4, 1)),

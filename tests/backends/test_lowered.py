@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -58,12 +59,42 @@ def check_pooling(device: str) -> None:
     from headrace.backends.kernels.varlen_pool import reduced
 
     offsets = torch.tensor([0, *np.cumsum(LENGTHS), sum(LENGTHS)]).to(torch.int32)
-    hidden = torch.randn(1, sum(LENGTHS) + 3, 150, generator=torch.Generator().manual_seed(0))
-    hidden[:, sum(LENGTHS) :] = torch.nan
-    for kind in PoolKind:
-        wanted = pool_packed(hidden[:, : sum(LENGTHS)], offsets[:-1], kind)
+    drawn = torch.randn(1, sum(LENGTHS) + 3, 150, generator=torch.Generator().manual_seed(0))
+    drawn[:, sum(LENGTHS) :] = torch.nan
+    for kind, dtype in itertools.product(PoolKind, (torch.float32, torch.bfloat16, torch.float16)):
+        hidden = drawn.to(dtype)
+        wanted = pool_packed(hidden[:, : sum(LENGTHS)].double(), offsets[:-1], kind)
         found = reduced(hidden.to(device), offsets.to(device), kind.value).cpu()
-        torch.testing.assert_close(found[:-1], wanted, atol=1e-6, rtol=1e-6)
+        assert found.dtype == dtype
+        # The sum is float32's, and then it is rounded, by half a unit of the dtype at most.
+        torch.testing.assert_close(found[:-1].double(), wanted, atol=1e-6, rtol=0.51 * torch.finfo(dtype).eps + 1e-6)
+
+
+def check_rotation(device: str) -> None:
+    """Against float64, in every dtype: within twice the error of float32 arithmetic that is rounded to the dtype."""
+    from headrace.backends.kernels.rotary import rotated
+
+    generator = torch.Generator().manual_seed(0)
+    for dtype, norm, width in itertools.product(
+        (torch.float32, torch.bfloat16, torch.float16), (False, True), (64, 80)
+    ):
+        x, cos, sin = (torch.randn(shape, generator=generator) for shape in ((41, 3, width), (41, width), (41, width)))
+        x, cos, sin = x.to(device, dtype), cos.to(device, dtype), sin.to(device, dtype)
+        weight = torch.randn(width, generator=generator).to(device, dtype) if norm else None
+        exact, plain = (turned(x.to(kind), cos, sin, weight) for kind in (torch.float64, torch.float32))
+        own = (plain.to(dtype).double() - exact).square().mean().sqrt()
+        found = rotated(x, cos, sin, weight, 1e-6)
+        assert found.dtype == dtype
+        error = (found.double() - exact).square().mean().sqrt()
+        assert error <= 2 * own + 1e-8, f"{dtype}, norm {norm}, {width}: {error:.2e} against {own:.2e}"
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """The operator's formula in `x`'s dtype."""
+    if weight is not None:
+        x = x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight.to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return x * cos.to(x.dtype)[:, None] + torch.cat([-second, first], -1) * sin.to(x.dtype)[:, None]
 
 
 class Interpreted:
@@ -86,12 +117,19 @@ def interpreted(name: str) -> None:
 
     patch_interpreter()
     torch.library.wrap_triton = Interpreted
-    check_pooling("cpu") if name == "pooling" else check_program(name, "cpu")
+    alone = {"pooling": check_pooling, "rotation": check_rotation}
+    alone[name]("cpu") if name in alone else check_program(name, "cpu")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which only Linux CUDA torch has")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 @pytest.mark.parametrize(
-    "name", ["pooling", "qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ROTATED if name != "qwen3")]
+    "name",
+    [
+        "pooling",
+        "rotation",
+        "qwen3",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ROTATED if name != "qwen3"),
+    ],
 )
 def test_under_the_interpreter(name: str) -> None:
     code = f"from tests.backends.test_lowered import interpreted; interpreted({name!r})"
@@ -104,3 +142,8 @@ def test_under_the_interpreter(name: str) -> None:
 @pytest.mark.gpu
 def test_pooling_on_a_gpu() -> None:
     check_pooling("cuda")
+
+
+@pytest.mark.gpu
+def test_rotation_on_a_gpu() -> None:
+    check_rotation("cuda")

@@ -11,9 +11,11 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -262,24 +264,44 @@ def check_listing(device: str) -> None:
 
 
 def patch_interpreter() -> None:
-    """NumPy 2.4 no longer takes int() of an array of one element, which Triton's interpreter relies on."""
-    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    """Mend three faults of Triton's interpreter, of 3.6 to 3.9 at least.
 
-    patch = interpreter._patch_lang_tensor
+    NumPy 2.4 no longer takes int() of an array of one element. A product of bfloat16 matrices multiplies the bits that
+    stand for them as if they were integers: they become float32, which holds each of them exactly. And float32 is cut
+    off where it becomes bfloat16, and not rounded to the nearest as every GPU does it.
+    """
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    language: Any = importlib.import_module("triton.language")
+    builder = interpreter.InterpreterBuilder
+    patch, dot, cast = interpreter._patch_lang_tensor, builder.create_dot, builder.cast_impl
 
     def patched(tensor: Any, *rest: Any) -> Any:
         made = patch(tensor, *rest)
         tensor.__index__ = lambda self: int(self.handle.data.item())
         return made
 
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != language.bfloat16:
+            return handle
+        bits = handle.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), language.float32)
+
+    def rounded(self: Any, source: Any, wanted: Any) -> Any:
+        if source.dtype.scalar != language.float32 or wanted.scalar != language.bfloat16:
+            return cast(self, source, wanted)
+        nearest = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16().view(torch.int16)
+        return interpreter.TensorHandle(nearest.numpy().view(np.uint16), language.bfloat16)
+
     interpreter._patch_lang_tensor = patched
+    builder.create_dot = lambda self, a, b, *rest: dot(self, widened(a), widened(b), *rest)
+    builder.cast_impl = rounded
 
 
 def interpreted(cases: list[str]) -> None:
     """The kernel on the CPU; called in a process whose environment has TRITON_INTERPRET."""
     patch_interpreter()
     check_listing("cpu")
-    for name, dtype in itertools.product(cases, (torch.float32, torch.float16)):
+    for name, dtype in itertools.product(cases, (torch.float32, torch.float16, torch.bfloat16)):
         case = CASES[name]
         if case.kv_heads == case.heads:
             case = case._replace(heads=2, kv_heads=2)
@@ -289,13 +311,57 @@ def interpreted(cases: list[str]) -> None:
             raise AssertionError(f"{name}, {dtype}: {error}") from error
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which only Linux CUDA torch has")
+DEFECTS = {
+    "always causal": ("if RIGHT >= 0:", "if RIGHT >= -1:"),
+    "window off by one": ("rows - LEFT)", "rows - LEFT + 1)"),
+    "padding read as keys": ("keys[None, :] <= last[:, None]", "keys[None, :] <= last[:, None] + 1"),
+    "scores scaled twice": ("scores * unit - higher", "scores * unit * SCALE - higher"),
+    "the sum of the weights lost": (
+        "total = total * shrink + tl.sum(weights, 1)",
+        "total = total + tl.sum(weights, 1)",
+    ),
+}
+
+
+def seeded() -> None:
+    """The kernel with each defect must not pass; called as `interpreted` is."""
+    from headrace.backends.kernels import varlen_attention as kernel
+    from tests.gate.seeded import mutated
+
+    patch_interpreter()
+    sound, blocks = kernel.attend_tiles, tuning.Blocks(32, 16, 4, 1)
+    for place, (name, (old, new)) in enumerate(DEFECTS.items()):
+        case = CASES["window both sides" if name.startswith("window") else "bidirectional"]
+        case = case._replace(heads=2, kv_heads=2)
+        given = inputs(case, SHORT, torch.float32, "cpu")
+        kernel.attend_tiles = sound
+        check_kernel(case, given, SHORT, blocks, EVERY_WAY[:1])
+        with tempfile.TemporaryDirectory() as folder:
+            kernel.attend_tiles = mutated(Path(folder), f"defect_{place}", old, new).attend_tiles
+            try:
+                check_kernel(case, given, SHORT, blocks, EVERY_WAY[:1])
+            except AssertionError as error:
+                print(f"{name}: {error}")
+            else:
+                raise RuntimeError(f"{name}: not noticed")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+def test_defects_are_noticed() -> None:
+    run_interpreted("seeded()")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 @pytest.mark.parametrize("part", range(4))
 def test_kernel_under_the_interpreter(part: int) -> None:
-    """bfloat16 is left to the GPU: the interpreter multiplies its raw bits in some versions."""
-    code = f"from tests.backends.test_varlen_attention import *; interpreted(list(CASES)[{part}::4])"
+    """Every mask, bias and head size in every dtype against float64, lengths of 1 and 0 among them."""
+    run_interpreted(f"interpreted(list(CASES)[{part}::4])")
+
+
+def run_interpreted(code: str) -> None:
+    """Run something of this module in a process in which Triton interprets."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", f"from tests.backends.test_varlen_attention import *\n{code}"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 

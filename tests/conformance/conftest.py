@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-TARGETS = ("reference", "cpu", "onnx", pytest.param("cuda", marks=pytest.mark.gpu))
+GPUS = {"cuda": [pytest.mark.gpu, pytest.mark.nvidia], "rocm": [pytest.mark.gpu, pytest.mark.rocm]}
+TARGETS = ("reference", "cpu", "onnx", *(pytest.param(name, marks=marks) for name, marks in GPUS.items()))
 
 
 @pytest.fixture(params=TARGETS)

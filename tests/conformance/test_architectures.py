@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import headrace
+from headrace.backends import preferred
 from tests.conformance import oracle
 from tests.coverage.configs import VOCABULARY, tiny_model
 from tests.tiny import randomise
@@ -45,7 +46,7 @@ def built(name: str) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [*ENCODERS, *DECODERS])
 def test_embed(name: str, dtype: torch.dtype) -> None:
-    check_embed(name, dtype, "cuda")
+    check_embed(name, dtype, preferred())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conformance import oracle
+from tests.conformance.conftest import GPUS
 from tests.tiny import VOCABULARY
 
 EMBEDDERS = [
@@ -73,10 +74,11 @@ WRITTEN = {"embed": {"llama"}, "classify": {"modernbert-mean"}, "token": {"bert"
 def pairs(cases: list[Any], kind: str) -> list[Any]:
     """Cases x targets, without the architectures that a target leaves to the reference."""
     named = [(case if isinstance(case, tuple) else (case,)) for case in cases]
+    kept = {"reference": None, "cpu": COMPILED[kind], "onnx": WRITTEN[kind], **dict.fromkeys(GPUS)}
     return [
-        pytest.param(*case, target, id=f"{case[0]}-{target}", marks=[pytest.mark.gpu] * (target == "cuda"))
+        pytest.param(*case, target, id=f"{case[0]}-{target}", marks=GPUS.get(target, []))
         for case in named
-        for target, those in (("reference", None), ("cpu", COMPILED[kind]), ("onnx", WRITTEN[kind]), ("cuda", None))
+        for target, those in kept.items()
         if those is None or case[0] in those
     ]
 
@@ -138,4 +140,4 @@ def test_order_is_the_callers(target: str, compiled: Any) -> None:
     assert [len(rows) for rows in forward] == [len(ids) for ids in requests]
     for one, other in zip(forward, backward, strict=True):
         # On a GPU another number of rows may take another product kernel, which sums in another order.
-        np.testing.assert_allclose(one, other, atol=1e-5 if target == "cuda" else 1e-6)
+        np.testing.assert_allclose(one, other, atol=1e-5 if target in GPUS else 1e-6)

@@ -1,0 +1,156 @@
+"""Every kernel of a program, as Inductor emits it for a GPU that is not here: `python -m tests.gate.emitted`.
+
+One process an architecture. The graph is the very one that the GPU targets give to torch.compile, made by their code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+from tests.gate import fake_device, rows
+
+TOKENS, SEQUENCES, BATCH = 4096, 34, 8
+OURS = ("attend_tiles", "list_tiles", "reduce_sequences", "rotate_rows")
+# The first as the targets have it. Folding would compute constants on the device, and the launchers load kernels.
+OFF = ("shape_padding", "joint_graph_constant_folding", "use_static_triton_launcher", "use_static_cuda_launcher")
+
+
+def main(architecture: str, folder: str, out: str, *names: str) -> None:
+    """Compile the kernels of each program that lies in the folder, and our own by themselves; write a row each."""
+    device = fake_device.install(architecture)
+    from tests.gate import ours, programs
+
+    found = list(ours.compiled(device))
+    for name in names:
+        program = programs.read(Path(folder), name)
+        found += [_row(name, kernel, device) for kernel in kernels_of(program)]
+    rows.write(Path(out), found)
+
+
+def kernels_of(program: Any) -> list[Any]:
+    """Inductor's record of each Triton kernel that the program's graph comes down to, compiled."""
+    import torch
+    from torch._inductor import async_compile, config
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.compile_fx import compile_fx
+
+    module, inputs, mode = _on_the_device(program)
+    made: list[Any] = []
+
+    def compiled(self: Any, name: str, source: str, device_str: str = "cuda") -> Any:
+        """What one of Inductor's own worker processes does: every configuration, and none is loaded."""
+        kernel = getattr(PyCodeCache.load(source), name)
+        kernel.precompile(warm_cache_only=True)
+        made.append((name, source, kernel))
+        return kernel
+
+    async_compile.AsyncCompile.triton = compiled  # type: ignore[method-assign, assignment]
+    off = {name: False for name in OFF if hasattr(config, name)}
+    tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
+    with torch.no_grad(), tracing, config.patch(**off):
+        compile_fx(module, inputs)
+    return made
+
+
+def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
+    """The module that the target compiles, its weights and inputs without data on the device, and their fake mode."""
+    import torch
+
+    from headrace import graphs
+    from headrace.backends import executables, gpu
+    from headrace.ir import OFFSETS, Layout
+
+    exported = program.graph
+    traced = next(node.meta["val"].fake_mode for node in exported.graph.nodes if hasattr(node.meta["val"], "fake_mode"))
+    exported._state_dict = {name: _fake(traced, weight) for name, weight in exported.state_dict.items()}
+    exported._constants = {name: _fake(traced, value) for name, value in exported.constants.items()}
+    with traced:
+        moved = program.with_(exported=gpu.on_device(program))
+        if program.layout is Layout.PACKED:
+            module = executables._kernels(moved)
+        else:
+            module = graphs.flat_module(moved.graph.run_decompositions(dict(_decompositions())))
+    mode = _fresh()
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            part._parameters[name] = torch.nn.Parameter(_empty(mode, weight), requires_grad=False)
+        for name, value in part._buffers.items():
+            part._buffers[name] = _empty(mode, value)
+    sizes = {"batch": BATCH, "tokens": TOKENS, "bounds": SEQUENCES, "sequence": TOKENS // BATCH, "row": 1}
+    given = {one.name: one for one in program.inputs}
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = [_free(mode, name, [sizes[axis.name] for axis in given[name].axes], name == OFFSETS) for name in names]
+    return module, inputs, mode
+
+
+def _empty(mode: Any, like: Any) -> Any:
+    import torch
+
+    with mode:
+        return torch.empty(like.shape, dtype=like.dtype, device="cuda")
+
+
+def _decompositions() -> Any:
+    import torch
+
+    from headrace.backends.inductor import DECOMPOSITIONS
+    from headrace.backends.rocm import PLAIN
+
+    return PLAIN if torch.version.hip else DECOMPOSITIONS
+
+
+def _fake(mode: Any, value: Any) -> Any:
+    import torch
+
+    return mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
+
+
+def _fresh() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(tracked_fakes=[]))
+
+
+def _free(mode: Any, name: str, sizes: list[int], offsets: bool) -> Any:
+    """An input whose sizes are symbols, bounded as the target bounds them, but for rows that are one."""
+    import torch
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    from headrace.backends.executables import LONGEST
+
+    free = [DimDynamic.STATIC if size == 1 else DimDynamic.DYNAMIC for size in sizes]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=free, constraint_sizes=[None] * len(sizes))
+    dtype = torch.int32 if offsets else torch.int64
+    made = mode.from_tensor(torch.empty(sizes, dtype=dtype), symbolic_context=context, source=ConstantSource(name))
+    for size in made.shape:
+        if isinstance(size, torch.SymInt):
+            mode.shape_env.var_to_range[size.node.expr] = ValueRanges(2, LONGEST + 1)
+    with mode:
+        return torch.empty(made.shape, dtype=dtype, device="cuda")
+
+
+def _row(of: str, made: Any, device: Any) -> rows.Row:
+    from headrace.backends.kernels import machine_code
+
+    name, source, kernel = made
+    from torch._inductor import config
+
+    codes = [machine_code.read(result.kernel, device) for result in kernel.compile_results]
+    multiplies = "bfloat16" if "tl.dot(" in source else None
+    # Inductor times the configurations and keeps one; none that spills more than this, where another spills less.
+    spills = 0 if name in OURS else config.triton.spill_threshold
+    each = [machine_code.faults(code, multiplies=multiplies, spills=spills) for code in codes]
+    return rows.row(of, name, codes, min(each, key=len))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

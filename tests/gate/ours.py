@@ -1,0 +1,101 @@
+"""Every kernel of ours by itself: each mask, bias, head size and dtype, as the tunings of an architecture have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from headrace.backends.architecture import Architecture
+from headrace.backends.kernels import cross, machine_code, tiles, tuning
+from headrace.backends.kernels import varlen_attention as kernel
+from headrace.backends.kernels.launches import Launch, Recorder
+from headrace.backends.kernels.rotary import rotate_rows, rotated
+from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
+from headrace.backends.kernels.varlen_pool import reduce_sequences, reduced
+from headrace.ir import PoolKind
+from tests.backends.test_varlen_attention import CASES, Case, inputs
+from tests.gate import rows
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+LENGTHS = (5, 120)
+FORMS = (
+    "bidirectional", "causal", "window both sides", "chunked", "grouped", "80", "256", "values narrower", "soft cap",
+    "sinks", "alibi", "relative", "everything",
+)  # fmt: skip
+# float32 by head size: its tiles are the ones that spill.
+WIDE = ("bidirectional", "grouped", "256", "everything")
+ATTENTIONS = (*((name, BF16) for name in FORMS), ("bidirectional", FP16), *((name, FP32) for name in WIDE))
+# No shape of blocks that was tried keeps float32 heads of 256 in an RDNA thread's 256 registers; these spill least.
+SPILLING = (("gfx1", "attend_tiles 256, float32", 128),)
+
+
+def compiled(architecture: Architecture) -> Iterator[rows.Row]:
+    """A row a specialisation."""
+    for name, dtype in ATTENTIONS:
+        launch = attention(CASES[name], dtype, architecture)
+        multiplies = str(dtype).removeprefix("torch.")
+        yield _row(launch, f"attend_tiles {name}, {multiplies}", architecture, multiplies)
+    merged = attention(CASES["bidirectional"], BF16, architecture, merged=True)
+    yield _row(merged, "attend_tiles tiles shared, two loops, bfloat16", architecture, "bfloat16")
+    for name, launch in others():
+        yield _row(launch, name, architecture, None)
+
+
+def attention(
+    case: Case,
+    dtype: torch.dtype,
+    architecture: Architecture,
+    *,
+    blocks: tuning.Blocks | None = None,
+    merged: bool = False,
+) -> Launch:
+    """What a case launches there."""
+    given = inputs(case, LENGTHS, dtype, "cpu")
+    form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
+    chosen = blocks or kernel.tuning_for(given.q, given.v, sum(LENGTHS), form, architecture.name)
+    if merged:
+        chosen = chosen._replace(split=True)
+    tokens = given.q.shape[0]
+    made = tiles.merged(LENGTHS, tokens, kernel.tile_rows(given.q, given.k, chosen), "cpu")
+    work = made if merged else made._replace(bounds=None)
+    recorder = Recorder()
+    out = given.q.new_empty((tokens, case.heads, case.v_dim))
+    arguments, constants = kernel.launch(*given[:3], out, work, form, given.sinks, given.bias, chosen)
+    recorder[0](*arguments, **constants)
+    return _launch(attend_tiles, recorder)
+
+
+def others() -> Iterator[tuple[str, Launch]]:
+    """The kernels that multiply no matrices."""
+    with FakeTensorMode():
+        offsets = torch.empty(34, dtype=torch.int32)
+        yield "list_tiles", _recorded(list_tiles, lambda k: kernel.listed(offsets, 4096, 64, k))
+        for kind in (PoolKind.MEAN, PoolKind.MAX, PoolKind.WEIGHTED_MEAN, PoolKind.LAST):
+            hidden = torch.empty(1, 4096, 768, dtype=BF16)
+            made = _recorded(reduce_sequences, lambda k, h=hidden, n=kind: reduced(h, offsets, n.value, k))
+            yield f"reduce_sequences {kind.value}", made
+        for dtype, normed in ((BF16, True), (BF16, False), (FP32, True)):
+            x, waves = torch.empty(4096, 16, 128, dtype=dtype), torch.empty(4096, 128, dtype=dtype)
+            weight = torch.empty(128, dtype=dtype) if normed else None
+            made = _recorded(rotate_rows, lambda k, x=x, w=waves, n=weight: rotated(x, w, w, n, 1e-6, k))
+            yield f"rotate_rows {'with the norm, ' * normed}{str(dtype).removeprefix('torch.')}", made
+
+
+def _recorded(function: Any, launch: Any) -> Launch:
+    recorder = Recorder()
+    launch(recorder)
+    return _launch(function, recorder)
+
+
+def _launch(function: Any, recorder: Recorder) -> Launch:
+    ((arguments, constants),) = recorder.launched
+    return Launch(function, arguments, constants, ())
+
+
+def _row(launch: Launch, name: str, architecture: Architecture, multiplies: str | None) -> rows.Row:
+    code = cross.compiled(launch, architecture)
+    spills = next((most for start, least, most in SPILLING if architecture.name.startswith(start) and name == least), 0)
+    return rows.row("ours", name, [code], machine_code.faults(code, multiplies=multiplies, spills=spills))
