@@ -108,9 +108,11 @@ def _guard() -> None:
 
 def _no_initialising() -> None:
     """Tensors that lie nowhere need no driver, where torch would look for one."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses import fake_tensor
 
-    FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[method-assign, assignment]
+    fake_tensor.FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[method-assign, assignment]
+    # A build for CUDA makes a first tensor on the device.
+    fake_tensor.init_gpu_context = lambda device: None  # type: ignore[assignment, misc]
 
 
 def _driver(architecture: Architecture, properties: SimpleNamespace) -> None:
