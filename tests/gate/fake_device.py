@@ -112,7 +112,7 @@ def _no_initialising() -> None:
 
     fake_tensor.FakeTensorMode.avoid_device_init = property(lambda self: True)  # type: ignore[method-assign, assignment]
     # A build for CUDA makes a first tensor on the device.
-    fake_tensor.init_gpu_context = lambda device: None  # type: ignore[assignment, misc]
+    fake_tensor.init_gpu_context = lambda device: None  # type: ignore[assignment]
 
 
 def _driver(architecture: Architecture, properties: SimpleNamespace) -> None:
