@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 from headrace import debug
 from headrace.errors import TraceError
 from headrace.frontend.deferred import broken_assertion
+from headrace.frontend.flatten import flatten
 from headrace.frontend.interface import capture
 from headrace.frontend.loops import culprit
 from headrace.frontend.served import Served
@@ -70,10 +71,10 @@ def _exported(
     options: dict[str, Any] = {"kwargs": inputs, "dynamic_shapes": _dimensions(given, bound), "strict": False}
     flat: ExportedProgram
     with suppress(Exception):
-        flat = torch.export.export(served, (), **options).run_decompositions({})
+        flat = flatten(torch.export.export(served, (), **options))
         return flat
     exported = torch.export.export(served, (), **options, prefer_deferred_runtime_asserts_over_guards=True)
-    flat = exported.run_decompositions({})
+    flat = flatten(exported)
     along = next(iter(free_axes(given)), SEQUENCE)
     if broken := broken_assertion(flat, bound if along == SEQUENCE else None, along):
         raise ValueError(broken)

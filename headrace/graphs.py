@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._export.verifier import Verifier
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -127,11 +128,15 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def rewrite(exported: ExportedProgram, edit: Edit) -> ExportedProgram:
-    """A copy of the program whose graph `edit` has changed; nodes that it left without use are gone."""
+def rewrite(exported: ExportedProgram, edit: Edit, functional: bool = False) -> ExportedProgram:
+    """A copy of the program whose graph `edit` has changed; nodes that it left without use are gone.
+
+    Args:
+        functional: the copy counts as one without writes in place, which torch.export's own graphs may hold.
+    """
     module = copy.deepcopy(exported.graph_module)
     edit(module.graph)
-    return _rebuilt(exported, module, keep=None)
+    return _rebuilt(exported, module, keep=None, verifiers=[Verifier] if functional else None)
 
 
 def keep_outputs(
@@ -251,6 +256,7 @@ def _rebuilt(
     module: fx.GraphModule,
     keep: tuple[int, ...] | None,
     optional: frozenset[str] = frozenset(),
+    verifiers: list[type[Verifier]] | None = None,
 ) -> ExportedProgram:
     module.graph.eliminate_dead_code()
     read = any(node.users for node in module.graph.nodes if node.op == "placeholder" and node.name in optional)
@@ -288,7 +294,7 @@ def _rebuilt(
         module_call_graph=[replace(first, signature=whole), *others],
         example_inputs=_without(exported.example_inputs, unused),
         constants={name: value for name, value in exported.constants.items() if name in used},
-        verifiers=exported.verifiers,
+        verifiers=verifiers or exported.verifiers,
     )
     # What the trace learnt of sizes is spelt by the inputs' names, which a call checks.
     made._guards_code = [guard for guard in made._guards_code if not any(f"'{name}'" in guard for name in unused)]

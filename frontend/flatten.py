@@ -1,0 +1,135 @@
+"""An exported graph in functional operators alone, as the passes read it.
+
+`run_decompositions` makes any graph so, by tracing it anew, which takes as long as the trace before it. Most graphs of
+models hold nothing but a few operators that it would spell otherwise, and those are respelt here one by one.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from headrace import graphs
+
+aten = torch.ops.aten
+# Operators made of others that stay as they are. What else is made of others is decomposed.
+KEPT = frozenset(
+    {aten.linear.default, aten.layer_norm.default, aten.matmul.default, aten.softmax.int, aten.sym_size.int}
+)
+COMPOSITE = "CompositeImplicitAutograd"
+# Of sizes, and what takes one of several results.
+PLAIN = frozenset(
+    {operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, operator.mod, operator.getitem}
+)
+CASTS = frozenset({aten.to.dtype, aten.to.device, aten.to.dtype_layout})
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """What takes a node's place: an operator on its first argument and `rest`; without one, that argument itself.
+
+    `rest` is None for the node's own other arguments.
+    """
+
+    target: Any
+    rest: tuple[int, ...] | None = ()
+    named: dict[str, Any] = field(default_factory=dict)
+
+
+def flatten(exported: ExportedProgram) -> ExportedProgram:
+    """The program with a functional graph."""
+    nodes = [node for node in exported.graph.nodes if node.op not in ("placeholder", "output")]
+    spelt = {node.name: spelling for node in nodes if (spelling := _spelling(node)) is not None}
+    if any(node.name not in spelt and not _stays(node) for node in nodes):
+        flat: ExportedProgram = exported.run_decompositions({})
+        return flat
+
+    def edit(graph: fx.Graph) -> None:
+        for node in [node for node in graph.nodes if node.name in spelt]:
+            _respell(graph, node, spelt[node.name])
+
+    return graphs.rewrite(exported, edit, functional=True)
+
+
+def _respell(graph: fx.Graph, node: fx.Node, spelling: Spelling) -> None:
+    made: Any = node.args[0]
+    if spelling.target is not None:
+        rest = node.args[1:] if spelling.rest is None else spelling.rest
+        given = (made, *rest)
+        with graph.inserting_before(node):
+            made = graph.create_node(
+                "call_function", spelling.target, given, spelling.named, name=spelling.target._opname
+            )
+        made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)  # a dropout would count as one with an effect
+
+
+def _stays(node: fx.Node) -> bool:
+    target: Any = node.target
+    if node.op != "call_function" or not isinstance(target, OpOverload):
+        return node.op == "call_function" and target in PLAIN
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target._name, COMPOSITE)
+    return not target._schema.is_mutable and (target in KEPT or not composite)
+
+
+def _spelling(node: fx.Node) -> Spelling | None:
+    """What takes the node's place, None where nothing here says."""
+    target, args = node.target, node.args
+    if target in CASTS:
+        return _cast(node)
+    if target is aten.dropout.default and args[2] is False:
+        return Spelling(aten.clone.default)
+    if target is aten.chunk.default:
+        return _parts(node)
+    if target is aten.reshape.default and _views(node):
+        return Spelling(aten.view.default, rest=None)
+    return None
+
+
+def _cast(node: fx.Node) -> Spelling | None:
+    source: Any = node.args[0]
+    before, after = source.meta["val"], node.meta["val"]
+    if {"copy", "memory_format"} & set(node.kwargs):
+        return None
+    if node.target is aten.to.dtype and len(node.args) == 2:
+        named = {"dtype": node.args[1]}
+    elif node.target is aten.to.device and len(node.args) == 3:
+        named = {"dtype": node.args[2], "device": node.args[1]}
+    elif len(node.args) > 2:
+        return None
+    else:
+        named = {}
+    if (before.dtype, before.device, before.layout) == (after.dtype, after.device, after.layout):
+        return Spelling(None)
+    return Spelling(aten._to_copy.default, named=named) if named else None
+
+
+def _parts(node: fx.Node) -> Spelling | None:
+    """Equal parts by their size, which must be known."""
+    source: Any = node.args[0]
+    count: Any
+    axis: Any
+    count, axis = (*node.args[1:], 0)[:2]
+    size = source.meta["val"].shape[axis]
+    known = isinstance(size, int) and isinstance(count, int)
+    return Spelling(aten.split.Tensor, (-(-size // count), axis)) if known and not node.kwargs else None
+
+
+def _views(node: fx.Node) -> bool:
+    """Whether the new shape is another look at the same memory."""
+    source, sizes = pytree.tree_map_only(fx.Node, lambda arg: arg.meta["val"], node.args)
+    try:
+        with source.fake_mode, enable_python_dispatcher(), torch.no_grad():
+            aten.view.default(source, sizes)
+    except Exception:  # the strides do not say, or forbid it
+        return False
+    return True
