@@ -87,10 +87,12 @@ def _by_definition(
     """ONNX's own evaluator, operator by operator in numpy: it overflows a half where onnxruntime's CPU hides that."""
     from onnx.reference import ReferenceEvaluator
 
+    from headrace.backends.onnx.evaluated import RMSNormalization
+
     name = f"onnx's reference evaluator, {case}"
     try:
         with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(str(path)).run(
+            found = ReferenceEvaluator(str(path), new_ops=[RMSNormalization]).run(
                 [names.OUTPUTS[output.kind] for output in program.outputs], feeds(case, session.inputs)
             )
     except Exception as error:  # it lacks operators, and refuses forms of others that the standard has

@@ -28,6 +28,8 @@ def convert(source: Path, path: Path, dtype: str, external_from: int) -> None:
     model = ir.serde.deserialize_model(made)
     # The converters insert nodes where they fall, and leave types that no longer hold.
     forget_shapes(model)
+    if dtype == "float16":
+        _join_casts(model)
     common.TopologicalSortPass()(model)
     write(model, path, external_from)
 
@@ -38,9 +40,46 @@ def _in_float16(source: Path) -> onnx.ModelProto:
 
     # By path: what infers the shapes takes no message as large as some models.
     converted: onnx.ModelProto = float16.convert_float_to_float16(
-        str(source), keep_io_types=True, op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *WIDE]
-    )
+        str(source), keep_io_types=True, op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, *WIDE],
+        node_block_list=_between_wide(source),
+    )  # fmt: skip
     return converted
+
+
+def _between_wide(source: Path) -> list[str]:
+    """The sums that stand between two operators kept in float32: what a norm adds to the mean of squares."""
+    nodes = onnx.load(source, load_external_data=False).graph.node
+    made = {name: node.op_type for node in nodes for name in node.output}
+    read = {name: node.op_type for node in nodes for name in node.input}
+    return [
+        node.name
+        for node in nodes
+        if node.op_type == "Add"
+        and {made.get(name) for name in node.input} & {*WIDE}
+        and read.get(node.output[0]) in WIDE
+    ]
+
+
+def _join_casts(model: ir.Model) -> None:
+    """Leave out the half between two operators in float32, in which a square overflows.
+
+    The converter narrows what each of them returns; onnxruntime's CPU skips that, and others need not.
+    """
+    for node in list(model.graph):
+        narrowed = _cast_of(node.outputs[0], ir.DataType.FLOAT) if not node.outputs[0].is_graph_output() else None
+        exact = _cast_of(narrowed, ir.DataType.FLOAT16) if narrowed is not None else None
+        made = exact.producer() if exact is not None else None
+        # Sums may be of whole numbers, which the model itself casts.
+        if exact is not None and made is not None and made.op_type in {*WIDE, "Add"} - {"ReduceSum"}:
+            ir.convenience.replace_all_uses_with(node.outputs[0], exact)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _cast_of(value: ir.Value, to: ir.DataType) -> ir.Value | None:
+    """What the value was cast from to that type, None where it is no such cast."""
+    node = value.producer()
+    is_cast = node is not None and node.op_type == "Cast" and node.attributes["to"].as_int() == to
+    return node.inputs[0] if is_cast and node is not None else None
 
 
 def _in_int8(source: Path) -> onnx.ModelProto:

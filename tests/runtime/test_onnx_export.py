@@ -19,6 +19,8 @@ import pytest
 pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'headrace[export]'")
 pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'headrace[onnx]'")
 
+import torch
+
 import headrace
 from tests.test_packaging import BLOCK
 from tests.tiny import build
@@ -156,6 +158,23 @@ def test_smaller_weights(dtype: str, file: str, cosine: float, embedder: Any, ex
     assert got.dtype == np.float32
     assert float(np.abs(got - wanted).max()) > 0
     assert float(got @ wanted / np.linalg.norm(got) / np.linalg.norm(wanted)) >= cosine
+
+
+@pytest.mark.parametrize("profile", ["std", "portable"])
+def test_squares_of_large_rows_do_not_overflow_in_half(profile: str, tmp_path: Path) -> None:
+    """A norm's mean of squares passes 65,504 where rows pass 256, on the way between operators in float32 too.
+
+    ONNX's own evaluator shows that, which is part of every export; onnxruntime's CPU hides it.
+    """
+    model = build("llama")
+    with torch.no_grad():
+        model.embed_tokens.weight.mul_(3000)
+    lowered = headrace.lower(model, target="reference", pooling="mean")
+    folder = lowered.export_onnx(tmp_path / "m", profile=profile, dtype="float16")
+    report = json.loads((folder / "verification.json").read_text())
+    evaluated = [check["found"] for check in report["checks"] if "evaluator" in check["name"]]
+    assert evaluated
+    assert all("cosine 0.999" in found or "cosine 1.0" in found for found in evaluated)
 
 
 def test_eight_bits_below_the_gate_are_refused_unless_forced(
