@@ -28,8 +28,8 @@ def backend(target: str, *, compiles: bool = True) -> Backend:
     Raises:
         TargetError: no such target, or something that it needs is missing here.
     """
-    name, _, variant = (preferred() if target == "auto" else target).partition(":")
-    if name not in TARGETS or (variant and name not in VARIANTS):
+    name, colon, variant = (preferred() if target == "auto" else str(target)).partition(":")
+    if name not in TARGETS or (colon and (not variant or name not in VARIANTS)):
         raise TargetError(f"There is no target {target!r}. Choose from auto, {', '.join(TARGETS)}.")
     module, attribute = TARGETS[name].split(":")
     try:

@@ -75,7 +75,8 @@ def _activation(config: Any, width: int) -> tuple[Activation, str]:
 
 
 def _cross_encoder_activation(config: Any) -> str | None:
-    modern = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+    said = getattr(config, "sentence_transformers", None)
+    modern = said.get("activation_fn") if isinstance(said, dict) else None
     return modern or getattr(config, "sbert_ce_default_activation_function", None)
 
 

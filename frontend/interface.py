@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -150,8 +150,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _configs(model: nn.Module) -> Iterator[Any]:
+    return all_configs(config for module in model.modules() if (config := getattr(module, "config", None)) is not None)
+
+
+def all_configs(roots: Iterable[Any]) -> Iterator[Any]:
+    """Configurations of transformers and those within them, each once."""
     seen: set[int] = set()
-    todo = [config for module in model.modules() if (config := getattr(module, "config", None)) is not None]
+    todo = list(roots)
     while todo:
         config = todo.pop()
         if id(config) in seen or not hasattr(config, ATTENTION):

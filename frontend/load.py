@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import transformers
 from torch import nn
 
 from headrace.errors import LoadError
+from headrace.frontend.interface import ATTENTION, all_configs
 from headrace.frontend.sentence import SentenceModules, read_sentence_modules
 
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -76,6 +78,8 @@ def load(
     if isinstance(source, nn.Module):
         return _from_module(source, dtype, read_tokenizer(tokenizer, trust_remote_code))
     folder = find_folder(source, revision, trust_remote_code)
+    if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
+        raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
     with _readable(folder / "modules.json"):
         sentence = read_sentence_modules(folder)
     weights = folder / sentence.transformer if sentence else folder
@@ -129,14 +133,20 @@ def held_dtype(source: str | Path | nn.Module) -> torch.dtype | None:
 
 def find_folder(source: str | Path, revision: str | None, trust_remote_code: bool) -> Path:
     """The local folder of a model: itself, or a snapshot of a hub id."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_file():
-        raise LoadError(f"{source} is a file. Give the folder that holds config.json and the weights.")
-    name = str(source)
+    if not isinstance(source, (str, Path)) or not str(source).strip():
+        raise LoadError(
+            f"The model is {reprlib.repr(source)}; a folder, a hub id (owner/name) or an nn.Module is accepted."
+        )
+    path, name = Path(source).expanduser(), str(source)
+    try:
+        if path.is_dir():
+            return path
+        if path.is_file():
+            raise LoadError(f"{source} is a file. Give the folder that holds config.json and the weights.")
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise LoadError(f"{name[:200]} cannot be read: {error.strerror}. Give a folder or a hub id.") from error
     if not HUB_ID.fullmatch(name) or name.startswith("."):
-        raise LoadError(f"There is no folder {source}. Give a folder that holds config.json, or a hub id (owner/name).")
+        raise LoadError(f"There is no folder {name}. Give a folder that holds config.json, or a hub id (owner/name).")
     return _snapshot(name, revision, trust_remote_code)
 
 
@@ -162,8 +172,6 @@ def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
 
 def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]:
     path = folder / "config.json"
-    if (folder / "headrace.json").is_file() and not path.is_file():
-        raise LoadError(f"{folder} is a compiled model that was saved: read it back with headrace.load.")
     if not path.is_file():
         raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
     with _readable(path):
@@ -181,7 +189,7 @@ def _weights(
 ) -> tuple[nn.Module, tuple[str, ...]]:
     if not any(next(folder.glob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}). Give a folder with the trained weights.")
-    build = transformers.AutoModel if bare else _model_class(config, trust_remote_code)
+    build, headless = (transformers.AutoModel, False) if bare else _model_class(config, trust_remote_code)
     with _readable(folder), _without_bars():
         # .bin files are read with weights_only: nothing in them is run.
         model, info = build.from_pretrained(
@@ -191,26 +199,55 @@ def _weights(
             output_loading_info=True,
             weights_only=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
+            **_any_attention(config, build),
         )
     if other := sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]):
         shown = ", ".join(other[:5]) + " ..." * (len(other) > 5)
         raise LoadError(f"{folder}: weights of another shape than config.json says: {shown}.")
+    if headless and (left := sorted(info["unexpected_keys"])):
+        shown = ", ".join(left[:5]) + " ..." * (len(left) > 5)
+        raise LoadError(
+            f"{folder}/config.json names no class in architectures, and a model without a head leaves these weights "
+            f'out: {shown}. Add the class that wrote them, e.g. "architectures": ["BertForSequenceClassification"].'
+        )
     return model, tuple(sorted(info["missing_keys"]))
 
 
-def _model_class(config: Any, trust_remote_code: bool) -> Any:
-    """The class that wrote the folder: it alone says which head the weights belong to."""
+def _any_attention(config: Any, build: Any) -> dict[str, Any]:
+    """The configuration without the attention implementation that its file names, if it names one.
+
+    That one may need a library that is not here (flash attention), while tracing brings an implementation of its own.
+    """
+    named = [one for one in all_configs([config]) if getattr(one, ATTENTION) is not None]
+    if not named or not isinstance(config, getattr(build, "config_class", None) or object):
+        return {}
+    for one in named:
+        vars(one)[ATTENTION] = None
+    return {"config": config}
+
+
+def _model_class(config: Any, trust_remote_code: bool) -> tuple[Any, bool]:
+    """The class that wrote the folder: it alone says which head the weights belong to.
+
+    Returns:
+        The class, and whether the bare model stands in for one that is not named.
+    """
     names = config.architectures or []
     if not names:
-        return transformers.AutoModel
-    if (found := getattr(transformers, names[0], None)) is not None:
-        return found
+        return transformers.AutoModel, True
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise LoadError(
+            f"architectures in config.json is {reprlib.repr(names)}; a list with the name of the model's class is "
+            'accepted, e.g. ["BertModel"].'
+        )
+    if isinstance(found := getattr(transformers, names[0], None), type) and issubclass(found, nn.Module):
+        return found, False
     auto_map = getattr(config, "auto_map", None) or {}
     mapped = next((auto for auto, where in auto_map.items() if str(where).endswith("." + names[0])), None)
     if mapped and trust_remote_code:
-        return getattr(transformers, mapped)
+        return getattr(transformers, mapped), False
     raise LoadError(
-        f"config.json names the class {names[0]}, which transformers {transformers.__version__} does not have. "
+        f"config.json names the class {names[0]}, which is no model of transformers {transformers.__version__}. "
         "Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
     )
 
@@ -255,14 +292,20 @@ def _readable(path: Path) -> Iterator[None]:
     except LoadError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise LoadError(f"{path} cannot be read: {error.__class__.__name__}: {first}") from error
+        said = " ".join(str(error).split())
+        raise LoadError(
+            f"{path} cannot be read: {error.__class__.__name__}: {said[:400]}{' ...' * (len(said) > 400)}"
+        ) from error
 
 
 def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
     """A tokenizer by its folder; anything but a path is taken to be one already."""
     if not isinstance(given, (str, Path)):
         return given
+    if not Path(given).expanduser().is_dir() and not HUB_ID.fullmatch(str(given)):
+        raise LoadError(
+            f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
+        )
     with _readable(Path(given)):
         return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code)
 

@@ -310,3 +310,31 @@ def test_names_do_not_leak_into_the_config_hash(folder):
     other.architectures, other._name_or_path = ["Renamed"], "elsewhere"
     assert config_hash(one) == config_hash(other)
     assert config_hash(one) != config_hash(config_of("bert", intermediate_size=48))
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("named", ["flash_attention_2", "no_such", 3])
+def test_an_attention_implementation_that_is_not_here(folder, key, named):
+    """Tracing brings its own, so that it does not matter which one the folder was used with."""
+    change(folder, **{key: named})
+    assert torch.equal(rows(load(folder, dtype=F32).module), rows(build("bert")))
+
+
+def test_a_head_whose_class_is_not_named(tmp_path):
+    build("bert", "AutoModelForSequenceClassification", num_labels=3).save_pretrained(tmp_path)
+    change(tmp_path, architectures=None)
+    text = refused(tmp_path)
+    assert "names no class in architectures" in text
+    assert "classifier.bias, classifier.weight" in text
+
+
+def test_a_bare_model_whose_class_is_not_named(folder):
+    change(folder, architectures=None)
+    assert torch.equal(rows(load(folder, dtype=F32).module), rows(build("bert")))
+
+
+@pytest.mark.parametrize("names", ["BertModel", [None], [3], {"a": 1}, ["pipeline"], ["BertConfig"], ["nn"]])
+def test_architectures_that_name_no_model(folder, names):
+    change(folder, architectures=names)
+    text = refused(folder)
+    assert "architectures in config.json" in text or "is no model of transformers" in text
