@@ -13,7 +13,15 @@ from headrace.errors import ArtifactError, missing_library
 from headrace.frontend import operators
 from headrace.ir import OutputKind, Program
 from headrace.runtime.engine import Lane
-from headrace.runtime.manifest import MANIFEST, check_files, check_trust, new_folder, read_manifest, write_manifest
+from headrace.runtime.manifest import (
+    MANIFEST,
+    check_files,
+    check_trust,
+    new_folder,
+    path_of,
+    read_manifest,
+    write_manifest,
+)
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.states import require_known_state, state_for
 from headrace.runtime.text.plain import PlainTokenizer, TokenizerFacts
@@ -21,7 +29,7 @@ from headrace.runtime.text.plain import PlainTokenizer, TokenizerFacts
 TOKENIZER = "tokenizer"
 
 
-def save(model: CompiledModel, folder: Path) -> Path:
+def save(model: CompiledModel, folder: str | Path) -> Path:
     """Write the model's executables, tokenizer and manifest.
 
     Raises:
@@ -65,21 +73,33 @@ def load(folder: str | Path, target: str = "auto", trust: bool | None = None) ->
     Raises:
         ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
     """
-    folder = Path(folder).expanduser()
-    manifest = read_manifest(folder)
+    folder = path_of(folder)
+    program, manifest = decided(folder)
     backend = _backend(folder, manifest, target)
     _check_libraries(folder, manifest["libraries"])
     if backend.runs_code:
         check_trust(folder, trust)
     check_files(folder, manifest["files"])
     try:
-        program = decode(Program, manifest["program"])
         lanes = {OutputKind(kind): _lane(folder, lane, manifest, backend) for kind, lane in manifest["lanes"].items()}
         require_known_state(program)
         return CompiledModel(
             program, backend, _tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
             max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes,
         )  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
+
+
+def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
+    """The decisions of a saved model and its manifest, without loading what runs them.
+
+    Raises:
+        ArtifactError: there is none, or it is none of this version.
+    """
+    manifest = read_manifest(folder)
+    try:
+        return decode(Program, manifest["program"]), manifest
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
 
@@ -96,7 +116,7 @@ def _lane(folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], ba
 
 def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:
     made = str(manifest["target"])
-    if target != "auto" and target.split(":", maxsplit=1)[0] != made:
+    if target != "auto" and str(target).split(":", maxsplit=1)[0] != made:
         raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
     return find_backend(made if target == "auto" else target, compiles=False)
 

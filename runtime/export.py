@@ -25,7 +25,7 @@ PLACES = frozenset({"_name_or_path", "name_or_path", "tokenizer_file", "vocab_fi
 
 def export_onnx(
     program: Program,
-    folder: Path,
+    folder: str | Path,
     *,
     tokenizer: Any,
     side_files: Mapping[str, str],
@@ -63,7 +63,7 @@ def export_onnx(
     from headrace.backends.onnx.weights import SUFFIXES, convert, write
 
     chosen = find_profile(profile)
-    if dtype not in SUFFIXES:
+    if not isinstance(dtype, str) or dtype not in SUFFIXES:
         raise InputError(f"dtype is {dtype!r}; an ONNX model is exported in {', '.join(SUFFIXES)}.")
     if program.exported is None:
         raise ArtifactError("A saved model holds no graph to export. Export from the model that it was made of.")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,48 @@ FIELDS = frozenset(
 )  # fmt: skip
 
 
+def path_of(folder: str | Path) -> Path:
+    """A folder that a caller names, with `~` as their home.
+
+    Raises:
+        ArtifactError: something that names none.
+    """
+    if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
+        raise ArtifactError(f"The folder is {reprlib.repr(folder)}; the path of one is accepted, as a str or a Path.")
+    return Path(folder).expanduser()
+
+
+def require_place(folder: str | Path, manifest: str = MANIFEST) -> Path:
+    """The place of a folder that can be written: asked before the work that would be lost otherwise.
+
+    Args:
+        manifest: the file by which a folder that may be replaced is known.
+
+    Raises:
+        ArtifactError: the folder exists and has no such file, so replacing it would lose something; or it cannot be
+            made.
+    """
+    folder = path_of(folder).absolute()
+    try:
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
+        if folder.exists() and not (folder / manifest).is_file() and any(folder.iterdir()):
+            what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
+            raise ArtifactError(f"{folder} exists and is no {what}. Choose a new folder; nothing was written.")
+        nearest = next(parent for parent in folder.parents if parent.exists())
+        with tempfile.TemporaryDirectory(prefix=".headrace-", dir=nearest):
+            pass  # permissions do not tell: the file system may be read-only
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return folder
+
+
+def _unwritable(folder: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(f"{folder} cannot be written: {error.strerror}. Choose another place; nothing was written.")
+
+
 @contextmanager
-def new_folder(folder: Path, manifest: str = MANIFEST) -> Iterator[tuple[Path, Path]]:
+def new_folder(folder: str | Path, manifest: str = MANIFEST) -> Iterator[tuple[Path, Path]]:
     """A working folder that takes the place of `folder` once the block ends without an error.
 
     Args:
@@ -37,18 +78,13 @@ def new_folder(folder: Path, manifest: str = MANIFEST) -> Iterator[tuple[Path, P
         The working folder, and the place that it will have.
 
     Raises:
-        ArtifactError: the folder exists and has no such file, so replacing it would lose something.
+        ArtifactError: as for `require_place`.
     """
-    folder = folder.expanduser().absolute()
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
-    if folder.exists() and not (folder / manifest).is_file() and any(folder.iterdir()):
-        what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
-        raise ArtifactError(f"{folder} exists and is no {what}. Choose a new folder; nothing was written.")
+    folder = require_place(folder, manifest)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ArtifactError(f"{folder.parent} cannot be made: {error.strerror}. Nothing was written.") from error
+        raise _unwritable(folder, error) from error
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         work = Path(temporary) / "model"
         work.mkdir()
@@ -74,9 +110,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ArtifactError: there is none, or it is none of this version.
     """
     path = folder / MANIFEST
-    if not path.is_file():
-        raise ArtifactError(f"{folder} is no saved model: it has no {MANIFEST}. Give a folder that `save` wrote.")
     try:
+        if not folder.is_dir():
+            raise ArtifactError(f"There is no folder {folder}. Give one that `save` or `export_onnx` wrote.")
+        if not path.is_file():
+            raise ArtifactError(f"{folder} is no saved model: it has no {MANIFEST}. Give a folder that `save` wrote.")
         manifest = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}") from error
@@ -100,17 +138,23 @@ def check_trust(folder: Path, trust: bool | None) -> None:
     """Refuse machine code of unknown origin.
 
     Raises:
-        ArtifactError: `trust` is False, or None and the folder is another user's or open to others.
+        ArtifactError: `trust` is False, or None and the folder or anything in it is another user's or open to others.
     """
-    if trust is True:
+    if trust is not None and not isinstance(trust, bool):
+        raise ArtifactError(f"trust is {trust!r}; True, False or None is accepted.")
+    if trust:
         return
-    status = folder.stat()
-    mine = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    if trust is False or not mine or status.st_mode & stat.S_IWOTH:
+    why = "trust is False" if trust is False else ""
+    for path in () if why else (folder, *sorted(folder.rglob("*"))):
+        status = path.stat() if path.exists() else path.lstat()
+        mine = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+        if not mine or status.st_mode & stat.S_IWOTH:
+            why = f"others {'can write to' if mine else 'own'} {'it' if path == folder else path.relative_to(folder)}"
+            break
+    if why:
         raise ArtifactError(
-            f"{folder} holds machine code, which loading runs, and "
-            f"{'trust is False' if trust is False else 'others own it or can write to it'}. Pass trust=True if you "
-            "know where it comes from."
+            f"{folder} holds machine code, which loading runs, and {why}. Pass trust=True if you know where it comes "
+            "from."
         )
 
 
@@ -122,11 +166,22 @@ def check_files(folder: Path, files: dict[str, str]) -> None:
     """
     if not isinstance(files, dict):
         raise ArtifactError(f"{folder}/{MANIFEST} lists no files. Save the model again.")
-    missing = [name for name in files if ".." in Path(name).parts or not (folder / name).is_file()]
-    changed = [name for name in files if name not in missing and sha256(folder / name) != files[name]]
-    if missing or changed:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"changed {', '.join(changed)}"] * bool(changed)
-        raise ArtifactError(f"{folder} is damaged: {'; '.join(parts)}. Save the model again.")
+    if wrong := damage(folder, files):
+        raise ArtifactError(f"{folder} is damaged: {wrong}. Save the model again.")
+
+
+def damage(folder: Path, files: Mapping[str, str]) -> str:
+    """What is wrong with files of these digests, by name; empty where each is as it was written."""
+    found: dict[str, list[str]] = {"missing": [], "unreadable": [], "changed": []}
+    for name, digest_ in files.items():
+        try:
+            if ".." in Path(name).parts or not (folder / name).is_file():
+                found["missing"].append(name)
+            elif sha256(folder / name) != digest_:
+                found["changed"].append(name)
+        except OSError:
+            found["unreadable"].append(name)
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in found.items() if names)
 
 
 def sha256(path: Path) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from headrace import __version__
 from headrace.errors import HeadraceWarning, InputError
-from headrace.runtime.cli import console, lines, parity, saved
+from headrace.runtime.cli import console, files, lines, parity, saved
 from headrace.runtime.cli.opening import Opening, serve, several
 from headrace.runtime.cli.options import (
     BatchSize,
@@ -79,17 +79,16 @@ def explain(
         model, target=target or "auto", dtype=dtype, prefill=prefill, pooling=several(pooling), tokenizer=tokenizer,
         revision=revision, trust_remote_code=trust_remote_code,
     )  # fmt: skip
-    if html is not None and not html.absolute().parent.is_dir():
-        raise InputError(f"{html} cannot be written: there is no folder {html.absolute().parent}.")
+    files.require_writable(html)
     lowered = opening.lower() if target else None
-    program = lowered.program if lowered else opening.trace().analysed
+    program, made = (lowered.program, target) if lowered else opening.decided()
     from headrace.codec import encode
     from headrace.runtime.explain.report import explain as explained
 
     chosen = _chosen(program, task)
-    decided = {"target": target, "task": chosen, "plan": lowered.plan(task) if lowered else ()}
+    decided = {"target": made, "task": chosen, "plan": lowered.plan(task) if lowered else ()}
     if html is not None:
-        _save(html, explained(program, "html", **decided))
+        files.write(html, explained(program, "html", **decided))
         console.note(f"wrote {html}")
     if as_json:
         print(json.dumps(encode(program), indent=1))
@@ -111,7 +110,7 @@ def tasks(
     opening = Opening(
         model, prefill=prefill, pooling=several(pooling), revision=revision, trust_remote_code=trust_remote_code
     )
-    program = opening.trace().analysed
+    program, _ = opening.decided()
     from headrace.codec import encode
     from headrace.runtime.explain.report import task_table
 
@@ -266,10 +265,3 @@ def _single(requests: Iterable[lines.Request]) -> Iterable[lines.Request]:
         if not isinstance(request, str):
             raise InputError(f'Request {number} is a pair of texts; this command takes single ones, without "pair".')
         yield request
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}.") from error

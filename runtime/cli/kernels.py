@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.runtime.api import Lowered
-from headrace.runtime.cli import console
+from headrace.runtime.cli import console, files
 from headrace.runtime.explain.tables import aligned, paragraph
 
 TABLE = "kernels.json"
@@ -30,10 +30,13 @@ def compile_kernels(lowered: Lowered, task: str | None, out: Path | None) -> Non
     print(f"{architecture} ({architecture.cards}), {lowered.program.dtype}")
     print("\n".join(["", *aligned(table(made), indent=0), "", *paragraph(SCOPE)]))
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for kernel in made:
-            (out / f"{kernel.name}{kernel.code.suffix}").write_bytes(kernel.code.binary)
-        (out / TABLE).write_text(json.dumps([_facts(kernel) for kernel in made], indent=1) + "\n")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for kernel in made:
+                (out / f"{kernel.name}{kernel.code.suffix}").write_bytes(kernel.code.binary)
+        except OSError as error:
+            raise InputError(f"{out} cannot be written: {error.strerror}.") from error
+        files.write(out / TABLE, json.dumps([_facts(kernel) for kernel in made], indent=1) + "\n")
         console.note(f"wrote {out}: {len(made)} kernels and {TABLE}")
 
 

@@ -15,15 +15,12 @@ from headrace.runtime.manifest import check_files, read_manifest
 
 def describe(folder: Path) -> str:
     """What a saved model is and holds, without loading it."""
-    from headrace.ir import Program, Task
+    from headrace.ir import Task
+    from headrace.runtime.artifact import decided
     from headrace.runtime.explain.report import explain
 
-    manifest = read_manifest(folder)
-    try:
-        program = decode(Program, manifest["program"])
-        task = Task(manifest["task"]) if manifest["task"] else None
-    except (ValueError, TypeError, KeyError) as error:
-        raise ArtifactError(f"{folder}/headrace.json holds facts that this version cannot read: {error}") from error
+    program, manifest = decided(folder)
+    task = Task(manifest["task"]) if manifest["task"] else None
     lines = [*aligned(list(_facts(manifest))), "", "Files", *aligned(list(_files(folder, manifest["files"])))]
     return explain(program, target=manifest["target"], task=task) + "\nSaved model\n" + "\n".join(lines) + "\n"
 

@@ -12,6 +12,7 @@ from headrace.runtime.cli import console
 from headrace.runtime.cli.lines import Request, chunks, read_arrays, write
 
 if TYPE_CHECKING:
+    from headrace.ir import Program
     from headrace.runtime.api import Lowered, Traced
     from headrace.runtime.model import CompiledModel
 
@@ -37,8 +38,7 @@ class Opening:
         """The model traced, for commands that run nothing."""
         import headrace
 
-        if self.is_saved:
-            raise InputError(f"{self.model} is a saved model, without the graph that is read here. Give its source.")
+        self._require_source()
         return headrace.trace(
             self.model,
             dtype=self.dtype or "auto",
@@ -53,8 +53,7 @@ class Opening:
         """The model decided for the target, which need not be here where its architecture is named."""
         import headrace
 
-        if self.is_saved:
-            raise InputError(f"{self.model} is a saved model, without the graph that is read here. Give its source.")
+        self._require_source()
         return headrace.lower(
             self.model,
             target=self.target,
@@ -87,10 +86,30 @@ class Opening:
                 revision=self.revision,
                 trust_remote_code=self.trust_remote_code,
             )
+        self._require_unsettled()
+        return headrace.load(self.model, target=self.target)
+
+    def decided(self) -> tuple[Program, str | None]:
+        """The analysed program, and the target that a saved model is for; such a one is not loaded."""
+        if not self.is_saved:
+            return self.trace().analysed, None
+        from headrace.runtime.artifact import decided
+
+        self._require_unsettled()
+        program, manifest = decided(Path(self.model).expanduser())
+        return program, str(manifest["target"])
+
+    def _require_source(self) -> None:
+        if self.is_saved:
+            raise InputError(
+                f"{self.model} is a saved model, without the original model and its graph, which this command needs. "
+                "Give the model that it was made of; headrace explain shows what was found out about it."
+            )
+
+    def _require_unsettled(self) -> None:
         settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision")
         if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
             raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)} Leave that out.")
-        return headrace.load(self.model, target=self.target)
 
     @property
     def is_saved(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.errors import InputError
-from headrace.runtime.cli import console
+from headrace.runtime.cli import console, files
 from headrace.runtime.cli.opening import several
 from headrace.runtime.cli.options import Model, Pooling, Prefill, Revision, Target, Task, Trust
 
@@ -60,14 +60,14 @@ def check(
     trust_remote_code: Trust = False,
 ) -> None:
     """Run a bundle's model here and compare every node with float64. Exits 1 where one is too far off."""
-    _require_folder(json)
+    files.require_writable(json)
     from headrace.runtime.parity.checking import check
 
     result = check(
         bundle, target=target, precisions=precision, model=model, trust_remote_code=trust_remote_code
     )  # fmt: skip
     if json is not None:
-        result.write(json)
+        files.write(json, result.as_json())
         console.note(f"wrote {json}")
     _conclude(result)
 
@@ -78,14 +78,14 @@ def report(
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with heat maps here.")] = None,
 ) -> None:
     """One result, or two side by side: the verdict, the worst offender first, and where they part."""
-    _require_folder(html)
+    files.require_writable(html)
     from headrace.runtime.parity.report import read, report_page, report_text
 
     if len(results) > 2:
         raise InputError(f"{len(results)} results were given; one, or two to be laid side by side, are accepted.")
     read_in = [read(path) for path in results]
     if html is not None:
-        html.write_text(report_page(read_in), encoding="utf-8")
+        files.write(html, report_page(read_in))
         console.note(f"wrote {html}")
     print(report_text(read_in), end="")
     if not all(result.passed for result in read_in):
@@ -98,8 +98,3 @@ def _conclude(result: Result) -> None:
     print(report_text([result]), end="")
     if not result.passed:
         raise typer.Exit(1)
-
-
-def _require_folder(path: Path | None) -> None:
-    if path is not None and not path.absolute().parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.absolute().parent}.")

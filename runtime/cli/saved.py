@@ -22,6 +22,7 @@ from headrace.runtime.cli.options import (
     Tokenizer,
     Trust,
 )
+from headrace.runtime.manifest import require_place
 
 Saved = Annotated[Path, typer.Argument(help="A folder that `headrace export` or `headrace compile` wrote.")]
 
@@ -59,6 +60,7 @@ def compile_(
         return
     if out is None:
         raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
+    require_place(out)
     compiled = opening.compile(task)
     folder = compiled.save(out)
     console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
@@ -82,6 +84,7 @@ def export(
     opening = Opening(
         model, "reference", "float32", max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
     )
+    require_place(out)
     folder = (
         opening.trace()
         .lower("reference")

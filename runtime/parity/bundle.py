@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from headrace.codec import decode, encode
 from headrace.errors import ParityError
 from headrace.ir import Task
-from headrace.runtime.manifest import digest, sha256
+from headrace.runtime.manifest import damage, digest, sha256
 from headrace.runtime.parity.environment import Environment
 from headrace.runtime.parity.rule import Array, Noise, stacked
 from headrace.runtime.text.encoded import Encoded
@@ -158,11 +158,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_files(folder: Path, files: Mapping[str, str]) -> None:
-    missing = [name for name in files if ".." in Path(name).parts or not (folder / name).is_file()]
-    changed = [name for name in files if name not in missing and sha256(folder / name) != files[name]]
-    if missing or changed:
-        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"changed {', '.join(changed)}"] * bool(changed)
-        raise ParityError(f"{folder} is damaged: {'; '.join(parts)}. Copy or record it again.")
+    if wrong := damage(folder, files):
+        raise ParityError(f"{folder} is damaged: {wrong}. Copy or record it again.")
 
 
 def _requests(held: Mapping[str, Array]) -> tuple[Encoded, ...]:

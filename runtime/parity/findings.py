@@ -126,9 +126,13 @@ class Result:
         failed = [(run, reading) for run in self.runs for reading in run.readings if not reading.passed]
         yield from sorted(failed, key=lambda found: -found[1].share)
 
+    def as_json(self) -> str:
+        """As a file holds it; `read_result` reads it back."""
+        return json.dumps(encode(self), indent=1, allow_nan=False) + "\n"
+
     def write(self, path: Path) -> None:
-        """As JSON."""
-        path.write_text(json.dumps(encode(self), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        """To a file."""
+        path.write_text(self.as_json(), encoding="utf-8")
 
 
 def read_result(path: Path) -> Result:

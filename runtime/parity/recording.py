@@ -19,7 +19,7 @@ from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program, Task
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.api import Traced
 from headrace.runtime.engine import NOT_YET
-from headrace.runtime.manifest import new_folder
+from headrace.runtime.manifest import new_folder, require_place
 from headrace.runtime.parity.bundle import MANIFEST, MODEL, RECORDED, Bundle, Node, Precision, Recording, write_bundle
 from headrace.runtime.parity.checking import measured
 from headrace.runtime.parity.drawing import draw
@@ -69,10 +69,11 @@ def record(
         HeadraceError: it cannot be loaded, traced, typed or run here.
     """
     if wrong := [dtype for dtype in precisions if dtype not in SLACK]:
-        raise InputError(f"precisions has {', '.join(wrong)}; choose from {', '.join(SLACK)}.")
+        raise InputError(f"precisions has {', '.join(map(str, wrong))}; choose from {', '.join(SLACK)}.")
+    require_place(out, MANIFEST)
     backend = find_backend(target)
     folder = find_folder(source, revision, trust_remote_code)
-    with new_folder(Path(out), MANIFEST) as (work, _):
+    with new_folder(out, MANIFEST) as (work, _):
         tracing = Tracing(folder, prefill, (pooling,) if isinstance(pooling, str) else pooling, trust_remote_code)
         traced = {dtype: tracing(dtype) for dtype in precisions}
         chosen = _task(next(iter(traced.values())).analysed, task)

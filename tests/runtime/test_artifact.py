@@ -129,6 +129,21 @@ def test_a_folder_that_others_can_write_is_not_trusted(folder: Path) -> None:
     assert headrace.load(folder, trust=True).task == "embed"
 
 
+@pytest.mark.parametrize("name", ["embedding.pt2", "tokenizer", "tokenizer/tokenizer.json"])
+def test_nor_is_one_whose_content_others_can_write(folder: Path, name: str) -> None:
+    (folder / name).chmod(0o777)
+    with pytest.raises(headrace.ArtifactError, match=f"others can write to {name}.*trust=True"):
+        headrace.load(folder)
+
+
+def test_trust_is_yes_or_no(folder: Path) -> None:
+    with pytest.raises(headrace.ArtifactError, match="trust is False"):
+        headrace.load(folder, trust=False)
+    odd: Any = "no"
+    with pytest.raises(headrace.ArtifactError, match="trust is 'no'; True, False or None"):
+        headrace.load(folder, trust=odd)
+
+
 def test_another_target_is_refused(folder: Path) -> None:
     with pytest.raises(headrace.ArtifactError, match="compiled for reference, not cpu"):
         headrace.load(folder, target="cpu")

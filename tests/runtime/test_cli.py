@@ -69,6 +69,11 @@ class Ran:
         self.code, self.out, self.err = code, out, err
 
     @property
+    def answers_text(self) -> str:
+        assert self.code == 0, self.err
+        return self.out
+
+    @property
     def answers(self) -> list[dict[str, Any]]:
         assert self.code == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
@@ -246,7 +251,45 @@ def test_compile_saves_what_the_other_commands_take(headrace_: Any, folders: dic
     embedded = ("embed", folders["encoder"], "w5 w6", "--pooling", "mean", *REFERENCE)
     assert headrace_("embed", out, "w5 w6").answers == headrace_(*embedded).answers
     refused(headrace_("embed", out, "w5", "--pooling", "cls"), "a saved model, which has settled --pooling")
-    refused(headrace_("explain", out), "is a saved model")
+    refused(headrace_("probe", out), "is a saved model", "headrace explain")
+
+
+def test_what_was_found_out_is_read_from_a_saved_model(
+    headrace_: Any, folders: dict[str, str], saved: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without loading it, so that this runs where its target does not."""
+    sourced = headrace_("tasks", folders["classifier"], "--json").answers_text
+    monkeypatch.setattr("headrace.runtime.artifact.load", None)
+    assert headrace_("tasks", saved["saved_classifier"], "--json").answers_text == sourced
+    assert "bidirectional encoder" in headrace_("explain", saved["saved_classifier"]).out
+    refused(headrace_("explain", saved["saved_classifier"], "--prefill", "chunked"), "has settled --prefill")
+    refused(headrace_("tasks", saved["saved_classifier"], "--task", "embed"), "The model offers: classify")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compile", "{encoder}", "{empty}/../encoder", *REFERENCE),
+        ("compile", "{encoder}", "/proc/x", *REFERENCE),
+        ("export", "{encoder}", "{encoder}"),
+        ("export", "{encoder}", "/proc/x"),
+        ("parity", "record", "{encoder}", "--out", "{encoder}"),
+        ("explain", "{encoder}", "--html", "{empty}"),
+        ("parity", "check", "{encoder}", "--json", "{empty}"),
+    ],
+    ids=" ".join,
+)
+def test_where_nothing_can_be_written_is_said_before_the_work(
+    headrace_: Any, folders: dict[str, str], arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worked(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("headrace.frontend.load.load", worked)
+    monkeypatch.setattr("headrace.runtime.api.load", worked)
+    ran = headrace_(*(argument.format(**folders) for argument in arguments))
+    assert ran.code == 2
+    assert re.search("nothing was written|cannot be written", ran.err)
 
 
 def test_version_and_help(headrace_: Any) -> None:
