@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -167,7 +168,15 @@ def similarity(a: ArrayLike, b: ArrayLike) -> Floats:
     Raises:
         InputError: vectors of different widths.
     """
-    left, right = np.atleast_2d(normalise(a)), np.atleast_2d(normalise(b))
+    try:
+        left, right = (normalise(np.atleast_2d(np.asarray(given, np.float64))) for given in (a, b))
+        if not np.ndim(a) or not np.ndim(b):
+            raise TypeError("a vector has an axis")
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{reprlib.repr(a)} and {reprlib.repr(b)} cannot be compared as vectors ({error}); arrays [n, d] of "
+            "numbers are accepted, as embed returns them."
+        ) from error
     if left.shape[-1] != right.shape[-1] or left.ndim != 2 or right.ndim != 2:
         raise InputError(
             f"Vectors of shape {np.shape(a)} and {np.shape(b)} cannot be compared; [n, d] and [m, d] of one width "

@@ -95,7 +95,7 @@ class Lowered:
 
     def as_text(self, task: str | None = None) -> str:
         """The analysed program on a page, or what is left of it for one task."""
-        return (prepare(self.program, Task(task)) if task else self.program).as_text()
+        return (self.program if task is None else prepare(self.program, self._supported(task))).as_text()
 
     def explain(self, form: str = "text") -> str:
         """Attention, route, tasks and what the target will do, as "text" or "html"."""
@@ -108,7 +108,7 @@ class Lowered:
         Returns:
             A `headrace.backends.plan.Choice` for each decision.
         """
-        chosen = Task(task) if task else runnable(self.program, select(self.program, None)[0])
+        chosen = self._chosen(task)
         if chosen is None or not isinstance(self.backend, Planner):
             return ()
         return self.backend.plan(prepare(self.program, chosen, self.backend.layout))
@@ -130,10 +130,18 @@ class Lowered:
                 f"The target {self.backend.name} has no kernels of Headrace's own; cuda and rocm have. Choose one, and "
                 "name an architecture where its device is not here: rocm:gfx942."
             )
-        chosen = Task(task) if task else runnable(self.program, select(self.program, None)[0])
+        chosen = self._chosen(task)
         if chosen is None:
             raise TargetError("The model supports no task that this version runs, so that it runs no kernel.")
         return self.backend.kernels(prepare(self.program, chosen, self.backend.layout))
+
+    def _chosen(self, wish: str | None) -> Task | None:
+        return runnable(self.program, select(self.program, None)[0]) if wish is None else self._supported(wish)
+
+    def _supported(self, wish: str) -> Task:
+        task, _ = select(self.program, wish)
+        assert task is not None
+        return task
 
     def compile(
         self,
@@ -148,13 +156,15 @@ class Lowered:
         Raises:
             TaskNotEnabledError: the task is not supported. Without a task, a model that supports none is made all the
                 same: its `tasks` say why, and so does asking it.
-            TargetError: the target cannot compile or run here.
+            TargetError: the target cannot compile or run here, or this version cannot run the task.
         """
         self.backend.check(compiles=True)
         model = CompiledModel(
             self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
             side_files=self.side_files,
         )  # fmt: skip
+        if task is not None:
+            model.engine.lane(task, progress)
         return model.warm(progress)
 
     def export_onnx(
@@ -174,7 +184,7 @@ class Lowered:
         from headrace.runtime.export import export_onnx
 
         return export_onnx(
-            self.program, Path(folder), tokenizer=self.tokenizer, side_files=self.side_files, task=task,
+            self.program, folder, tokenizer=self.tokenizer, side_files=self.side_files, task=task,
             profile=profile, dtype=dtype, max_length=max_length, **options,
         )  # fmt: skip
 
@@ -280,7 +290,7 @@ def _dtype(dtype: str | torch.dtype, model: Source, default: str = DTYPES[0]) ->
         return dtype
     if dtype == "auto":
         return held_dtype(model) or _dtype(default, model)
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}; choose from auto, {', '.join(DTYPES)}.")
     found: torch.dtype = getattr(torch, dtype)
     return found
@@ -291,7 +301,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _prefill(prefill: str | None) -> Prefill | None:
-    if prefill is not None and prefill not in set(Prefill):
+    if prefill is not None and prefill not in list(Prefill):
         raise InputError(f"prefill is {prefill!r}; choose from {', '.join(Prefill)}.")
     return Prefill(prefill) if prefill else None
 

@@ -6,7 +6,7 @@ Headrace decodes no image, reads no sound file and resamples nothing: a model's 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input, Program
+from headrace.runtime.text.given import counts
 from headrace.text import axes_text
 
 # The transformers class that makes each input of files.
@@ -50,18 +51,18 @@ class Arrays:
         self._rows, self._budget = program.rows, token_budget
         if max_length is not None:
             raise InputError(f"max_length counts tokens, but the model reads {self._described()}. Leave it out.")
-        if token_budget is not None and (not isinstance(token_budget, int) or token_budget < (program.rows or 1)):
+        if token_budget is not None and (not counts(token_budget) or token_budget < (program.rows or 1)):
             least = f"one request makes {program.rows} rows" if program.rows else "an int of 1 and above is accepted"
             raise InputError(f"token_budget is {token_budget!r}, the rows in one step at most; {least}.")
 
-    def listed(self, given: Any) -> list[Any]:
-        """One array or many as a list: an array of the input's own rank is one, of one more a batch of them."""
+    def drawn(self, given: Any) -> Iterator[Any]:
+        """One array or many, one after the other: an array of the input's own rank is one, of one more a batch."""
         if hasattr(given, "__array__"):
             array = np.asarray(given)
-            return list(array) if array.ndim == len(self._axes) + 1 else [array]
+            return iter(array if array.ndim == len(self._axes) + 1 else [array])
         if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-            return [given]
-        return list(given)
+            return iter([given])
+        return iter(given)
 
     def encode(
         self,
@@ -93,7 +94,7 @@ class Arrays:
         """The requests of a call on the model itself."""
         if types is not None:
             raise InputError(f"The model reads {self._described()} and takes no token_type_ids. Leave them out.")
-        return self.encode(self.listed(given))
+        return self.encode(self.drawn(given))
 
     def _checked(self, one: Any, number: int) -> Given:
         if isinstance(one, (str, bytes, Mapping)):

@@ -20,6 +20,7 @@ from headrace.runtime.batching import Step
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.given import counts
 from headrace.tasks import Tasks, answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -95,7 +96,11 @@ class Engine:
         chosen, _ = select(self.program, task)
         assert chosen is not None
         if chosen in NOT_YET:
-            raise TargetError(f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}.")
+            others = [name for name in Tasks(self.program.tasks) if Task(name) not in NOT_YET]
+            raise TargetError(
+                f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}. "
+                + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
+            )
         kind = answering(self.program, chosen).kind
         if kind not in self.lanes:
             self._warn_of_pooling(kind)
@@ -161,7 +166,7 @@ class Engine:
         Args:
             count: the requests of all parts together.
         """
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
         asked = Asked([], [], batch_size)

@@ -20,11 +20,14 @@ class Fill:
     score: float
 
 
-def fills(logits: np.ndarray[Any, Any], encoded: Encoded, tokenizer: Any, top: int) -> list[list[Fill]]:
+def fills(
+    logits: np.ndarray[Any, Any], encoded: Encoded, tokenizer: Any, top: int, number: int
+) -> list[list[Fill]]:  # fmt: skip
     """For each mask token of the text, in order, the `top` likeliest tokens.
 
     Args:
         logits: [t, vocabulary].
+        number: the text's, in messages.
 
     Raises:
         InputError: the text holds no mask token, or the tokenizer has none.
@@ -34,7 +37,9 @@ def fills(logits: np.ndarray[Any, Any], encoded: Encoded, tokenizer: Any, top: i
         raise InputError("The tokenizer has no mask token, so no text can hold one.")
     places = np.flatnonzero(encoded.ids == mask)
     if not len(places):
-        raise InputError(f"A text holds no mask token. Put {tokenizer.mask_token} where a token is to be filled in.")
+        raise InputError(
+            f"Text {number} holds no mask token. Put {tokenizer.mask_token} where a token is to be filled in."
+        )
     return [_best(logits[place], tokenizer, top) for place in places]
 
 

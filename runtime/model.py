@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine import Array, Engine, Lane, Request, runnable
 from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
+from headrace.runtime.text.given import counts, many, require_choice
 from headrace.runtime.text.tokens import Texts
 from headrace.tasks import Tasks, select
 
@@ -81,7 +83,7 @@ class CompiledModel:
         """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""
         from headrace.runtime.artifact import save
 
-        return save(self, Path(folder))
+        return save(self, folder)
 
     def export_onnx(
         self,
@@ -109,7 +111,7 @@ class CompiledModel:
         from headrace.runtime.export import export_onnx
 
         return export_onnx(
-            self.program, Path(folder), tokenizer=self.tokenizer, side_files=self._side_files,
+            self.program, folder, tokenizer=self.tokenizer, side_files=self._side_files,
             task=task or self.task, profile=profile, dtype=dtype, max_length=self.max_length,
             token_budget=self.engine.token_budget, **options,
         )  # fmt: skip
@@ -158,7 +160,7 @@ class CompiledModel:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
         """
         encoded = self._reader.raw(token_ids, token_type_ids)
-        return self.engine.run(task or self._default(), encoded, progress=False)
+        return self.engine.run(self._default() if task is None else task, encoded, progress=False)
 
     def _default(self) -> Task:
         if self.task is None:
@@ -185,7 +187,7 @@ class CompiledModel:
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
         """
         return self._embedded(
-            self._reader.listed(texts), 0, normalize, dimensions, prompt, truncate, batch_size, progress
+            list(self._reader.drawn(texts)), 0, normalize, dimensions, prompt, truncate, batch_size, progress
         )
 
     def _embedded(
@@ -201,8 +203,10 @@ class CompiledModel:
     ) -> Array:
         """`embed`, for texts whose numbers in messages begin at `first`."""
         width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
-        if dimensions is not None and (not isinstance(dimensions, int) or not 0 < dimensions <= width):
-            raise InputError(f"dimensions is {dimensions}; the model's vectors have {width}: choose from 1 to {width}.")
+        require_choice("normalize", normalize)
+        if dimensions is not None and not (counts(dimensions) and dimensions <= width):
+            met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
+            raise InputError(f"{met}: choose from 1 to {width}.")
         parts = self._read_ahead(texts, first, prompt, truncate)
         rows = self.engine.run_parts(Task.EMBED, parts, len(texts), batch_size, progress)
         vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
@@ -226,7 +230,7 @@ class CompiledModel:
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
-        source, first = iter(texts), 0
+        source, first = self._reader.drawn(texts), 0
         while ahead := list(islice(source, AHEAD)):
             yield from self._embedded(ahead, first, **options)
             first += len(ahead)
@@ -237,7 +241,7 @@ class CompiledModel:
     ) -> list[Array]:  # fmt: skip
         """One vector a token, special tokens included: float32 [t, d] a text."""
         self.engine.lane(Task.TOKEN_EMBED, progress)
-        encoded = self._reader.encode(self._reader.listed(texts), truncate=truncate, prompt=prompt)
+        encoded = self._reader.encode(list(self._reader.drawn(texts)), truncate=truncate, prompt=prompt)
         return self.engine.run(Task.TOKEN_EMBED, encoded, batch_size, progress)
 
     def classify(
@@ -245,22 +249,24 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Classification]:  # fmt: skip
         """The best label of each text or pair of texts, with every label's score."""
-        return self._classified(Task.CLASSIFY, self._reader.listed(texts), truncate, batch_size, progress)
+        return self._classified(Task.CLASSIFY, list(self._reader.drawn(texts)), truncate, batch_size, progress)
 
     def score(
         self, pairs: Pair | Iterable[Pair], *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label."""
-        listed = self._reader.listed(pairs)
-        if single := next((one for one in listed if not isinstance(one, (tuple, list)) or len(one) != 2), None):
-            raise InputError(f"score takes pairs of texts, as tuples of two; met {single!r:.80}.")
+        listed = list(self._reader.drawn(pairs))
+        for number, one in enumerate(listed):
+            if not isinstance(one, (tuple, list)) or len(one) != 2:
+                raise InputError(f"Request {number} is {reprlib.repr(one)}; score takes pairs of texts: tuples of two.")
         found = self._classified(Task.SCORE, listed, truncate, batch_size, progress)
         return [classification.score for classification in found]
 
-    def rank(self, query: str, documents: Iterable[str], **options: Any) -> list[Ranked]:
+    def rank(self, query: str, documents: Any, **options: Any) -> list[Ranked]:
         """The documents, best first. Options as for `score`."""
-        scores = self.score([(query, document) for document in documents], **options)
+        one = not many(documents, "The documents")
+        scores = self.score([(query, document) for document in ([documents] if one else documents)], **options)
         return sorted((Ranked(i, score) for i, score in enumerate(scores)), key=lambda found: -found.score)
 
     def _classified(
@@ -280,7 +286,7 @@ class CompiledModel:
         """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
         if aggregation not in answers.AGGREGATIONS:
             raise InputError(f"aggregation is {aggregation!r}; choose from {', '.join(answers.AGGREGATIONS)}.")
-        listed = self._reader.listed(texts)
+        listed = list(self._reader.drawn(texts))
         self.engine.lane(Task.TOKEN_CLASSIFY, progress)
         labels = self.program.labels
         assert labels is not None
@@ -294,11 +300,31 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[list[list[Fill]]]:  # fmt: skip
         """For each text and each mask token in it, the likeliest tokens."""
-        listed = self._reader.listed(texts)
+        if not counts(top):
+            raise InputError(f"top is {top!r}; an int of 1 and above is accepted.")
+        listed = list(self._reader.drawn(texts))
         self.engine.lane(Task.FILL_MASK, progress)
         encoded = self._texts().encode(listed, truncate=truncate)
         rows = self.engine.run(Task.FILL_MASK, encoded, batch_size, progress)
-        return [fills(row, request, self.tokenizer, top) for row, request in zip(rows, encoded, strict=True)]
+        answered = zip(rows, encoded, strict=True)
+        return [fills(row, one, self.tokenizer, top, number) for number, (row, one) in enumerate(answered)]
+
+    def generate(self, prompts: str | Iterable[str], **options: Any) -> NoReturn:
+        """Refused: this version has no decoding loop.
+
+        Raises:
+            TaskNotEnabledError: the model does not generate.
+            TargetError: it does, and this version cannot run it.
+        """
+        self._not_yet(Task.GENERATE)
+
+    def sparse_embed(self, texts: str | Iterable[str], **options: Any) -> NoReturn:
+        """Refused: this version pools no sparse vectors. Errors as of `generate`."""
+        self._not_yet(Task.SPARSE_EMBED)
+
+    def _not_yet(self, task: Task) -> NoReturn:
+        self.engine.lane(task)
+        raise AssertionError(f"{task} has a lane and no method")
 
     def _texts(self) -> Texts:
         """The reader of texts, for answers that are parts of a text."""

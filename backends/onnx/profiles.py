@@ -65,6 +65,6 @@ def find_profile(name: str) -> Profile:
     Raises:
         InputError: there is none.
     """
-    if name not in PROFILES:
+    if not isinstance(name, str) or name not in PROFILES:
         raise InputError(f"profile is {name!r}; choose from {', '.join(PROFILES)}.")
     return PROFILES[name]

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.ir import Program
+from headrace.runtime.text.given import counts
 
 # transformers writes 1e30 where a tokenizer states no limit.
 NO_LIMIT = 1_000_000
@@ -30,7 +31,7 @@ def find_bound(tokenizer: Any, program: Program, max_length: int | None, token_b
     """
     hard = Bound(program.limits.length, program.limits.why)
     for name, limit in (("max_length", max_length), ("token_budget", token_budget)):
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
+        if limit is not None and not counts(limit):
             raise InputError(f"{name} is {limit!r}; an int of 1 and above is accepted.")
     if max_length is not None and hard.length is not None and max_length > hard.length:
         raise InputError(

@@ -9,7 +9,7 @@ import copy
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from headrace.ir import Program
 from headrace.runtime.text.bounds import Bound, find_bound
 from headrace.runtime.text.direct import leaves_room, read_direct, reads_alike, types_alone
 from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.given import many, require_choice
 from headrace.runtime.text.pieces import Piece, clip, first_size, grown, kept
 from headrace.runtime.text.spans import read_spans
 
@@ -61,12 +62,14 @@ class Texts:
         self._direct: bool | None = None  # not known before there are many texts
         self._typed_alone = self._typed
 
-    def listed(self, texts: Any) -> list[Any]:
-        """One text or pair, or many, as a list. What is in it is checked where it is tokenised."""
-        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-            return [texts]
+    def drawn(self, texts: Any) -> Iterator[Any]:
+        """One text or pair, or many, one after the other. What each is is checked where it is tokenised.
+
+        Raises:
+            InputError: a mapping or a set, whose texts have no place that an answer could take.
+        """
         one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
-        return [texts] if one_pair else list(texts)
+        return iter([texts] if one_pair or not many(texts, "The texts") else texts)
 
     def raw(self, token_ids: Iterable[Any], token_type_ids: Iterable[Any] | None) -> list[Encoded]:
         """The requests of a call on token ids; see `check_ids`."""
@@ -101,6 +104,7 @@ class Texts:
         assert not isinstance(texts, str), "a list of texts"
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         _require(self._tokenizer, offsets)
+        require_choice("truncate", truncate)
         before = "" if offsets else _prompt(self._program, prompt)
         if before and not self._program.text.pools_prompt:
             raise InputError(
@@ -129,11 +133,8 @@ class Texts:
         if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
             wanted = "a pair of two str" if pair else "a str"
             raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
-        try:
-            "".join(parts).encode()
-        except UnicodeEncodeError as error:
-            where = f"Text {number} has half a surrogate pair at character {error.start}"
-            raise InputError(f'{where}, which no tokenizer reads. Decode it anew with errors="replace".') from None
+        for part in parts:
+            _require_unicode(part, f"Text {number}")
         parts = (before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
@@ -309,6 +310,8 @@ def _require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
 
 
 def _integers(rows: Iterable[Any], name: str) -> list[NDArray[Any]]:
+    if not many(rows, name):
+        raise InputError(f"{name} is {reprlib.repr(rows)}; a list of requests is accepted, each a sequence of int.")
     arrays = []
     for number, row in enumerate(rows):
         try:
@@ -338,6 +341,8 @@ def _require(tokenizer: Any, offsets: bool) -> None:
 def _prompt(program: Program, prompt: str | None) -> str:
     known = dict(program.text.prompts)
     name = program.text.default_prompt if prompt is None else prompt
+    if prompt is not None and not isinstance(prompt, str):
+        raise InputError(f"prompt is {reprlib.repr(prompt)}; a prompt's name or its text is accepted.")
     if name is None or name in known:
         return known.get(name or "", "") or ""
     if prompt is None:
@@ -345,15 +350,24 @@ def _prompt(program: Program, prompt: str | None) -> str:
             f"The model's default prompt {name!r} is not among its prompts ({', '.join(known) or 'none'}). Pass "
             'prompt="" to go without one.'
         )
-    if not isinstance(prompt, str):
-        raise InputError(f"prompt is {prompt!r:.80}; a prompt's name or its text is accepted.")
     if known and prompt:
         warnings.warn(
             f"prompt={prompt!r:.80} is none of the model's prompts ({', '.join(known)}) and is taken as a text.",
             HeadraceWarning,
             stacklevel=5,
         )
+    _require_unicode(prompt, "The prompt")
     return prompt
+
+
+def _require_unicode(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} has half a surrogate pair at character {error.start}, which no tokenizer reads. Decode it anew "
+            'with errors="replace".'
+        ) from None
 
 
 def _lower_casing(tokenizer: Any) -> Any:

@@ -108,10 +108,10 @@ def test_arrays_given_to_a_model_of_text_are_refused(tiny):
 
 def test_samples_of_any_length_from_the_least():
     waves = reader(SAMPLES)
-    found = waves.encode(waves.listed([np.zeros(60), np.zeros(99, np.float16)]))
+    found = waves.encode(waves.drawn([np.zeros(60), np.zeros(99, np.float16)]))
     assert [(one.length, one.values.dtype) for one in found] == [(60, np.float32), (99, np.float32)]
-    assert [one.length for one in waves.encode(waves.listed(np.zeros((3, 70))))] == [70] * 3
-    assert len(waves.listed(np.zeros(70))) == 1
+    assert [one.length for one in waves.encode(waves.drawn(np.zeros((3, 70))))] == [70] * 3
+    assert len(list(waves.drawn(np.zeros(70)))) == 1
     with pytest.raises(InputError, match=r"\[59\].*\[samples from 60\].*AutoFeatureExtractor"):
         waves.encode([np.zeros(59)])
 

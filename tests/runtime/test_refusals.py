@@ -102,13 +102,16 @@ def test_torchs_own_attention_is_not_overlooked() -> None:
     assert program.attention[0].recovered
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, "4"])
+@pytest.mark.parametrize("size", [0, -1, 2.5, "4", True])
 def test_batch_size(embedder: Any, size: Any) -> None:
     with pytest.raises(headrace.InputError, match="batch_size"):
         embedder.embed(["w5", "w6"], batch_size=size)
 
 
-@pytest.mark.parametrize("options", [{"max_length": 2.5}, {"max_length": "8"}, {"token_budget": "x"}, {"pooling": ()}])
+@pytest.mark.parametrize(
+    "options", [{"max_length": 2.5}, {"max_length": "8"}, {"max_length": True}, {"token_budget": "x"}, {"pooling": ()},
+    {"prefill": []}, {"dtype": []}],
+)  # fmt: skip
 def test_options_of_another_type(options: dict[str, Any]) -> None:
     with pytest.raises(headrace.InputError, match=next(iter(options))):
         headrace.compile(build("bert"), target="reference", **options)
@@ -139,3 +142,136 @@ def test_saving_where_no_folder_can_be(embedder: Any, tmp_path: Path) -> None:
 def test_a_saved_model_is_not_a_source(embedder: Any, tmp_path: Path) -> None:
     with pytest.raises(headrace.LoadError, match=r"headrace\.load"):
         headrace.compile(embedder.save(tmp_path / "saved"), target="reference")
+
+
+# Odd types
+
+
+@pytest.mark.parametrize("odd", [None, 3, 1.5, True, object(), b"w5", int, np.array(5), "w5", {"w5": 1}, {5}], ids=repr)
+def test_calls_on_what_is_no_list_of_ids(embedder: Any, odd: Any) -> None:
+    with pytest.raises(headrace.InputError, match=r"accepted|order"):
+        embedder(odd)
+    with pytest.raises(headrace.InputError, match=r"accepted|order"):
+        embedder([[5]], token_type_ids=[[0, 0]] if odd is None else odd)
+
+
+@pytest.mark.parametrize("odd", [None, 3, object(), b"w5", np.array(5), [None], ["w5", 6], [["w5"]], {"w5": 1}, {"w5"}])
+def test_what_is_no_text(embedder: Any, odd: Any) -> None:
+    for ask in (embedder.embed, embedder.token_embed, lambda texts: list(embedder.embed_iter(texts))):
+        with pytest.raises(headrace.InputError, match=r"a str is accepted|Pass a list"):
+            ask(odd)
+
+
+def test_embed_iter_takes_what_embed_takes(embedder: Any) -> None:
+    """A text was taken for its characters."""
+    for texts in ("w5 w6", ["w5", "w6"], np.array(["w5"]), np.str_("w5"), ("w5",)):
+        np.testing.assert_array_equal(list(embedder.embed_iter(texts)), embedder.embed(texts))
+    with pytest.raises(headrace.InputError, match="Text 0"):
+        next(embedder.embed_iter(("w5", "w6")))
+
+
+def test_a_bad_text_among_many_is_named(embedder: Any) -> None:
+    many = ["w5"] * 2000
+    for bad in (None, "\ud800", 7):
+        with pytest.raises(headrace.InputError, match="Text 1500 "):
+            embedder.embed([*many[:1500], bad, *many])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"truncate": "False"}, {"truncate": 1}, {"normalize": "no"}, {"normalize": np.array([1, 2])},
+        {"dimensions": True}, {"dimensions": "4"}, {"dimensions": 1.0}, {"prompt": []}, {"prompt": 3},
+        {"prompt": "\ud800"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_a_request_of_another_type(embedder: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(headrace.InputError, match=rf"(?i){next(iter(options))}.* (accepted|from 1 to|surrogate)"):
+        embedder.embed("w5", **options)
+
+
+def test_score_names_the_request_that_is_no_pair() -> None:
+    odd: Any
+    eager = build("bert", "AutoModelForSequenceClassification", num_labels=1)
+    model = headrace.compile(eager, target="reference", tokenizer=bert_like())
+    for odd in (None, torch.zeros(2, 2), np.zeros((2, 2)), "w5", []):
+        with pytest.raises(headrace.InputError, match=r"(Request 1|Text 1) is"):
+            model.score([("w5", "w6"), odd])
+    assert len(model.rank("w5", "w6 w7")) == 1
+    assert len(model.rank("w5", ("w6", "w7"))) == 2
+
+
+def test_how_many_to_fill_in() -> None:
+    model = headrace.compile(build("bert", "AutoModelForMaskedLM"), target="reference", tokenizer=bert_like())
+    odd: Any
+    for odd in (0, -1, "x", 2.5, None, True):
+        with pytest.raises(headrace.InputError, match=f"top is {odd!r}"):
+            model.fill_mask("w5 [MASK]", odd)
+    with pytest.raises(headrace.InputError, match="Text 1 holds no mask token"):
+        model.fill_mask(["w5 [MASK]", "w5"])
+
+
+@pytest.mark.parametrize("pair", [(None, None), ("a", "b"), ([["a"]], [["b"]]), (object(), 1), ([[1, 2], [3]], [1, 2])])
+def test_similarity_of_what_is_no_vector(embedder: Any, pair: tuple[Any, Any]) -> None:
+    with pytest.raises(headrace.InputError, match="cannot be compared"):
+        embedder.similarity(*pair)
+
+
+@pytest.mark.parametrize(
+    "source", [None, 3, b"x", [], {}, object, np.array([1]), "", " ", "x" * 5000, "nul\0"], ids=repr
+)
+def test_what_is_no_model(source: Any) -> None:
+    with pytest.raises(headrace.LoadError, match=r"an nn\.Module is accepted|no folder|Give a folder"):
+        headrace.compile(source, target="reference")
+
+
+@pytest.mark.parametrize("folder", [None, 3, b"x", [], nn.Identity(), "", "x" * 5000, "nul\0", "/no/such"], ids=repr)
+def test_what_is_no_saved_model(embedder: Any, folder: Any) -> None:
+    with pytest.raises(headrace.ArtifactError, match=r"accepted|no folder|cannot be read"):
+        headrace.load(folder)
+
+
+@pytest.mark.parametrize("folder", [None, 3, b"x", "", "nul\0", "/proc/x", "/proc/x/y"], ids=repr)
+def test_where_nothing_can_be_saved(embedder: Any, folder: Any) -> None:
+    for write in (embedder.save, embedder.export_onnx):
+        with pytest.raises(headrace.ArtifactError, match=r"accepted|nothing was written"):
+            write(folder)
+
+
+@pytest.mark.parametrize("target", [None, 3, ["cpu"], "reference:", "onnx:", "rocm:gfx000", "auto:cpu"])
+def test_what_is_no_target(target: Any) -> None:
+    with pytest.raises(headrace.TargetError, match="Choose from"):
+        headrace.lower(build("bert"), target=target)
+
+
+def test_a_tokenizer_that_is_not_there() -> None:
+    with pytest.raises(headrace.LoadError, match="There is no folder /nowhere for the tokenizer"):
+        headrace.compile(build("bert"), target="reference", tokenizer="/nowhere")
+
+
+# Generating
+
+
+def test_generate_is_refused_by_name(embedder: Any) -> None:
+    for ask in (embedder.generate, embedder.sparse_embed):
+        with pytest.raises(headrace.TaskNotEnabledError, match=r"Choose one of: embed, token_embed"):
+            ask("w5", max_new_tokens=3)
+
+
+def test_generate_where_it_is_enabled() -> None:
+    lowered = headrace.lower(build("qwen3", "AutoModelForCausalLM"), target="reference", pooling="last")
+    model = lowered.compile(task="embed")
+    with pytest.raises(headrace.TargetError, match=r"lacks the decoding loop\. Choose one of: embed\."):
+        model.generate(["w5"], max_new_tokens=3)
+    with pytest.raises(headrace.TargetError, match="lacks the decoding loop"):
+        lowered.compile(task="generate")
+
+
+def test_stages_asked_about_a_task_that_is_none() -> None:
+    lowered = headrace.lower(build("bert"), target="reference")
+    task: Any
+    for task in ("paint", 3, [], ""):
+        for ask in (lowered.as_text, lowered.plan):
+            with pytest.raises(headrace.TaskNotEnabledError, match="Choose one of"):
+                ask(task)
