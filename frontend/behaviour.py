@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from headrace.frontend.dryrun import DryRun, special_ids
 from headrace.frontend.interface import Call, capture, implementation
+from headrace.frontend.reach import Given, measured, rows_given
 from headrace.frontend.served import (
     Served,
     call,
     encoder_rows,
-    first_tensor,
     head_rows,
     hidden_rows,
     positions,
@@ -44,13 +44,9 @@ TEXT, TARGET = "text", "target"
 IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
 # For each attention in call order and each row that was changed, the rows of its output that changed with it.
 Reached = list[dict[int, frozenset[int]] | None]
-# The arguments of one call of a module, by name or place.
-Given = dict[Any, Any]
 # For each attention, the path of the module that computes it; None where it went through the interface.
 Places = tuple[str | None, ...]
 T = TypeVar("T")
-# Sizes of a change, in standard deviations of the rows.
-NOISES = (1.0, 3.0, 3.0, 10.0)
 
 
 class Behaviour:
@@ -145,9 +141,15 @@ class Behaviour:
         """
 
         def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
-            return _reached(module, given, length, keys)
+            return measured(module, given, length, keys)
 
-        found = self._observed(self._inputs(length), places, reached)
+        inputs = self._inputs(length)
+        found = self._observed(inputs, places, reached)
+        if any(one is None and place for one, place in zip(found, places, strict=True)):
+            # Some models keep a product in a module of its own, which is given no rows: the module around it is.
+            around = tuple(place and place.split("@")[0].rpartition(".")[0] for place in places)
+            wider = self._observed(inputs, around, reached)
+            found = [other if one is None else one for one, other in zip(found, wider, strict=True)]
         return [reached and {key: rows - {key} for key, rows in reached.items()} for reached in found]
 
     def reach_across(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
@@ -157,10 +159,10 @@ class Behaviour:
         """
 
         def second(_module: nn.Module, given: Given) -> Tensor | None:
-            return given.get(_rows_given(given, length, 1))
+            return given.get(rows_given(given, length, 1))
 
         def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
-            return _reached(module, given, length, keys, place=1)
+            return measured(module, given, length, keys, place=1)
 
         inputs = self._inputs(length)
         one, other = (self._observed(x, places, second) for x in (inputs, self._changed(length, TARGET)))
@@ -266,82 +268,3 @@ def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn
     """The copy's module at the place of the original's."""
     pairs = zip(original.modules(), copied.modules(), strict=True)
     return next(twin for one, twin in pairs if one is module)
-
-
-def _rows_given(given: Given, length: int, place: int) -> int | str | None:
-    """The name or number of the argument that holds, of those with one row a token, the first or the second.
-
-    Queries are made from the first; the second, if there is one, can be what the keys are made from.
-    """
-    # A second sequence may be of another length.
-    wanted = length if place == 0 else None
-    rows = [(name, value) for name, value in given.items() if _rows_axis(value, wanted) is not None]
-    found = {id(value): name for name, value in reversed(rows)}
-    names = [name for name in given if name in found.values()]
-    return names[place] if place < len(names) else None
-
-
-def _rows_axis(value: Any, length: int | None) -> int | None:
-    """The dimension of a float tensor that holds one row a token: 1 of [1, S, W], 0 of [S, 1, W]; else None.
-
-    Args:
-        length: how many rows it must hold; None takes any number.
-    """
-    shape = tuple(value.shape) if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 3 else ()
-    return next((i for i in (1, 0) if shape and shape[1 - i] == 1 and length in (None, shape[i])), None)
-
-
-def _reached(
-    module: nn.Module, given: Given, length: int, keys: tuple[int, ...], place: int = 0
-) -> dict[int, frozenset[int]] | None:
-    """Run one attention module again with noise in one row of an argument at a time."""
-    # A cache would hold the keys of the run before.
-    given = {name: None if hasattr(value, "get_seq_length") else value for name, value in given.items()}
-    name = _rows_given(given, length, place)
-    if name is None:
-        return None
-    # Queries, keys and values that are one tensor change together.
-    names = [other for other, value in given.items() if value is given[name]]
-
-    def run(rows: Tensor) -> Tensor | None:
-        changed = given | dict.fromkeys(names, rows)
-        places = [changed[i] for i in changed if isinstance(i, int)]
-        return first_tensor(module.forward(*places, **{n: v for n, v in changed.items() if isinstance(n, str)}))
-
-    rows: Tensor = given[name]
-    try:
-        before = run(rows)
-    except Exception:  # it needs what the model around it keeps
-        return None
-    given_axis = _rows_axis(rows, length if place == 0 else None)
-    axis = _rows_axis(before.flatten(2), length) if before is not None and before.dim() > 2 else None
-    if before is None or axis is None or given_axis is None:
-        return None
-
-    def reached_by(key: int) -> frozenset[int]:
-        seen: frozenset[int] = frozenset()
-        for noise in _noises(rows):
-            noisy = rows.clone()
-            noisy.select(given_axis, key).add_(noise)
-            after = run(noisy)
-            assert after is not None
-            seen |= frozenset((after != before).movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
-            if len(seen) == length:
-                break
-        return seen
-
-    return {key: reached_by(key) for key in keys if key < rows.shape[given_axis]}
-
-
-def _noises(rows: Tensor) -> Iterator[Tensor]:
-    """Changes of one row, each with its opposite.
-
-    A trained attention can be so sharp that a key's weight vanishes even in float64. A score is about linear in the
-    key, so of a large change and its opposite one raises it: what a query can see shows in one of them.
-    """
-    generator = torch.Generator().manual_seed(0)
-    spread = rows.double().std()
-    for scale in NOISES:
-        noise = scale * spread * torch.randn(rows.shape[2], generator=generator, dtype=torch.float64)
-        yield noise.to(rows.dtype)
-        yield -noise.to(rows.dtype)

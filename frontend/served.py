@@ -104,9 +104,11 @@ def _cast(values: Tensor, module: nn.Module) -> Tensor:
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The tensor that a module's output is, or begins with."""
+    """The tensor that a module's output is, or begins with; it may be a pair of a pair, as with I-BERT's scales."""
     if isinstance(output, Tensor):
         return output
+    if isinstance(output, tuple) and output and isinstance(output[0], tuple):
+        return first_tensor(output[0])
     values = output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else ()
     return next((value for value in values if isinstance(value, Tensor)), None)
 

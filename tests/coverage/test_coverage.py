@@ -29,6 +29,14 @@ def test_a_row_is_served(architecture: str, head: str) -> None:
     assert record["packed"] is True
 
 
+@pytest.mark.parametrize("architecture", ["ibert", "squeezebert"])
+def test_an_attention_inside_another_module_is_proven(architecture: str) -> None:
+    """Rows lie along the last dimension and the product is a module of its own; the answer is a pair of pairs."""
+    record = row_of(architecture, "AutoModel")
+    assert record["verified"]
+    assert page.status(record) == page.WITHIN
+
+
 @pytest.mark.parametrize(("architecture", "head", "word"), REFUSED)
 def test_a_row_is_refused(architecture: str, head: str, word: str) -> None:
     record = row_of(architecture, head)
