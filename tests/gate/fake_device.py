@@ -1,3 +1,4 @@
+# mypy: disable-error-code="import-not-found, import-untyped"
 """A GPU that is not here: enough of one for torch, Inductor and Triton to compile for it. Nothing can run on it.
 
 It sets private names of torch and Triton, which is why it stands in tests and nowhere else. A process has one device,
