@@ -67,6 +67,11 @@ class Behaviour:
             answers: tuple[Tensor, ...] = self._served(**inputs)
         return answers
 
+    @property
+    def weights(self) -> list[Tensor]:
+        """The module's parameters, as they were loaded."""
+        return list(self._module.parameters())
+
     @cached_property
     def _double(self) -> nn.Module:
         """The module in float64: a change too small for float32 still shows there."""

@@ -109,7 +109,7 @@ def _rows(graph: fx.Graph, node: fx.Node, wide: torch.dtype) -> fx.Node:
     # What is the same for every sequence is repeated for each.
     whole = graphs.call(graph, ATEN.expand.default, (moved, [*sizes, *widths]))
     flat = graphs.call(graph, ATEN.reshape.default, (whole, [*sizes, prod(widths)]))
-    return graphs.call(graph, ATEN.to.dtype, (flat, wide))
+    return graphs.call(graph, torch.ops.prims.convert_element_type.default, (flat, wide))
 
 
 def _ids(graph: fx.Graph) -> fx.Node:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from headrace import graphs
 from headrace.errors import ParityError, TraceError
 from headrace.ir import Layout, Program, Task
 from headrace.lowering.passes import run_passes
@@ -62,9 +61,9 @@ def described(program: Program) -> list[Node]:
     return found
 
 
-def weights_digest(program: Program) -> str:
-    """One digest of all parameters as the program holds them, whatever they are called and in whichever order."""
-    each = {hashlib.sha256(_bytes(weight)).hexdigest() for weight in graphs.weights_of(program.graph).values()}
+def weights_digest(weights: Iterable[Tensor]) -> str:
+    """One digest of a model's parameters, whatever they are called, in whichever order, and however often shared."""
+    each = {hashlib.sha256(_bytes(weight)).hexdigest() for weight in weights}
     return hashlib.sha256("".join(sorted(each)).encode()).hexdigest()
 
 

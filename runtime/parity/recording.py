@@ -133,7 +133,7 @@ def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int 
         eager = _eager(one, task, requests)
         noises = tuple(noise(stacked(best), stacked(own)) for best, own in zip(held[dtype], eager, strict=True))
         require_numbers(dtype, nodes, noises)
-        precisions.append(Precision(dtype, weights_digest(one.analysed), noises))
+        precisions.append(Precision(dtype, weights_digest(one.behaviour.weights), noises))
     recording = Recording(
         "", task, None, None, nodes, tuple(precisions), Environment("", (), ()), output.kind in PER_TOKEN_OUTPUTS, False
     )

@@ -48,11 +48,6 @@ def test_a_packed_row_has_the_rows_of_each_sequence_alone(analysed: Any) -> None
     torch.testing.assert_close(together[:, 3:], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_half_precision_comes_out_in_float32(program: Any) -> None:
-    tapped = run_passes(program, (Tap(),))
-    assert graphs.outputs_of(tapped.graph)[0].meta["val"].dtype == torch.float32
-
-
 def test_recurrences(analysed: Any) -> None:
     """Channels before tokens, or heads after them: a row a token all the same."""
     tapped = run_passes(prepare(analysed("mamba2"), Task.EMBED), (Tap(),))

@@ -24,10 +24,7 @@ TARGETS = (
     pytest.param("rocm", marks=pytest.mark.rocm),
 )
 # By the slow, clear target; the others are run with --slow.
-QUICK = {
-    "qwen3-token-classify": "bfloat16",
-    "mamba2-embed": "bfloat16",
-}
+QUICK = {"qwen3-token-classify": "bfloat16"}
 COMPILED = ("bert-embed", "float32")
 
 
@@ -45,6 +42,13 @@ def test_cpu_passes(traces: Any, remembered: Any) -> None:
     (run,) = measured(bundle, remembered("cpu"), {dtype: traces(named(name), dtype).analysed}).runs
     assert run.passed
     assert all(reading.error != reading.floor for reading in run.readings)
+
+
+def test_onnx_passes(traces: Any, remembered: Any) -> None:
+    name, dtype = COMPILED
+    bundle = read_bundle(named(name).folder)
+    result = measured(bundle, remembered("onnx"), {dtype: traces(named(name), dtype).analysed})
+    assert result.passed, report_text([result])
 
 
 def honest(case: Case, target: str, dtypes: Sequence[str], seeds: Sequence[int], traces: Any, remembered: Any) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from headrace.backends.reference import Reference
 from headrace.errors import ArtifactError, InputError, NonFiniteError, ParityError
 from headrace.runtime.manifest import digest
-from headrace.runtime.parity.bundle import MANIFEST, TENSORS, Node
-from headrace.runtime.parity.checking import check, reading
+from headrace.runtime.parity.bundle import MANIFEST, TENSORS, Node, read_bundle
+from headrace.runtime.parity.checking import check, measured, reading
 from headrace.runtime.parity.findings import read_result
 from headrace.runtime.parity.report import read, report_page, report_text
 from headrace.runtime.parity.rule import Noise, limit
@@ -86,9 +88,10 @@ def test_other_weights(bundle: Path) -> None:
         check(bundle, target="reference", precisions=["float32"], model=named("xlm-roberta-embed").folder / "model")
 
 
-def test_other_model(bundle: Path) -> None:
+def test_other_model(traces: Any) -> None:
+    other = traces(named("modernbert-embed"), "float32").analysed
     with pytest.raises(ParityError, match=r"attention 0 \(32\), .*attention 2 \(32\); recorded were"):
-        check(bundle, target="reference", precisions=["float32"], model=named("modernbert-embed").folder / "model")
+        measured(read_bundle(named("bert-embed").folder), Reference(), {"float32": other})
 
 
 def test_weights_that_are_not_carried(bundle: Path) -> None:
@@ -114,8 +117,6 @@ def test_record_keeps_what_is_no_bundle(tmp_path: Path) -> None:
 
 def test_a_precision_that_overflows(tmp_path: Path) -> None:
     """Where the eager model itself has no numbers, it is refused by name, and nothing is written."""
-    import torch
-
     from headrace.runtime.parity.recording import record, require_numbers
     from tests.tiny import build
 
@@ -182,7 +183,6 @@ def test_what_is_no_number_fails(value: float) -> None:
 
 def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     """0 where it passes, 1 where it does not, 2 for a user's mistake."""
-    from headrace.backends.reference import Reference
     from headrace.runtime.cli.app import main
     from tests.parity import defects
 
