@@ -60,8 +60,8 @@ def _distinct(names: list[str]) -> tuple[str, ...]:
 def _activation(config: Any, width: int) -> tuple[Activation, str]:
     named = _cross_encoder_activation(config)
     if named is not None:
-        last = named.rsplit(".", 1)[-1].lower()
-        if last not in set(Activation):
+        last = str(named).rsplit(".", 1)[-1].lower()
+        if last not in list(Activation):
             raise LoadError(f"The config names the activation {named}; known are {', '.join(Activation)}.")
         return Activation(last), f"the config names {named}"
     problem = getattr(config, "problem_type", None)

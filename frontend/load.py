@@ -6,8 +6,7 @@ import json
 import re
 import reprlib
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ import transformers
 from torch import nn
 
 from headrace.errors import LoadError
-from headrace.frontend.interface import ATTENTION, all_configs
+from headrace.frontend.reading import readable
 from headrace.frontend.sentence import SentenceModules, read_sentence_modules
+from headrace.frontend.weights import WEIGHTS, read_weights
 
-WEIGHTS = ("*.safetensors", "*.bin")
 SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -80,11 +79,11 @@ def load(
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
-    with _readable(folder / "modules.json"):
+    with readable(folder / "modules.json"):
         sentence = read_sentence_modules(folder)
     weights = folder / sentence.transformer if sentence else folder
     config, raw = _config(weights, trust_remote_code)
-    module, missing = _weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
+    module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
     config = getattr(module, "config", config)
     found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
     if (named := _read_activation(folder)) is not None:
@@ -109,6 +108,13 @@ def _saves_itself(module: nn.Module) -> bool:
 
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+    module = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
+    if isinstance(module, torch.jit.ScriptModule):
+        raise LoadError(
+            "The model is compiled by torch.jit, which cannot be traced. Give the module that it was made of."
+        )
+    if unread := next((name for name, held in module.named_parameters() if held.is_meta), None):
+        raise LoadError(f"The module's {unread} is on the meta device, without values. Load the weights first.")
     held = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if held and dtype not in held:
         raise LoadError(
@@ -174,7 +180,7 @@ def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]
     path = folder / "config.json"
     if not path.is_file():
         raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
-    with _readable(path):
+    with readable(path):
         raw = json.loads(path.read_text())
         if raw.get("auto_map") and not trust_remote_code and raw.get("model_type") not in transformers.CONFIG_MAPPING:
             raise LoadError(
@@ -184,79 +190,11 @@ def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), raw
 
 
-def _weights(
-    folder: Path, config: Any, dtype: torch.dtype, trust_remote_code: bool, *, bare: bool
-) -> tuple[nn.Module, tuple[str, ...]]:
-    if not any(next(folder.glob(kind), None) for kind in WEIGHTS):
-        raise LoadError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}). Give a folder with the trained weights.")
-    build, headless = (transformers.AutoModel, False) if bare else _model_class(config, trust_remote_code)
-    with _readable(folder), _without_bars():
-        # .bin files are read with weights_only: nothing in them is run.
-        model, info = build.from_pretrained(
-            folder,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            weights_only=True,
-            ignore_mismatched_sizes=True,  # they are refused below, by name
-            **_any_attention(config, build),
-        )
-    if other := sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]):
-        shown = ", ".join(other[:5]) + " ..." * (len(other) > 5)
-        raise LoadError(f"{folder}: weights of another shape than config.json says: {shown}.")
-    if headless and (left := sorted(info["unexpected_keys"])):
-        shown = ", ".join(left[:5]) + " ..." * (len(left) > 5)
-        raise LoadError(
-            f"{folder}/config.json names no class in architectures, and a model without a head leaves these weights "
-            f'out: {shown}. Add the class that wrote them, e.g. "architectures": ["BertForSequenceClassification"].'
-        )
-    return model, tuple(sorted(info["missing_keys"]))
-
-
-def _any_attention(config: Any, build: Any) -> dict[str, Any]:
-    """The configuration without the attention implementation that its file names, if it names one.
-
-    That one may need a library that is not here (flash attention), while tracing brings an implementation of its own.
-    """
-    named = [one for one in all_configs([config]) if getattr(one, ATTENTION) is not None]
-    if not named or not isinstance(config, getattr(build, "config_class", None) or object):
-        return {}
-    for one in named:
-        vars(one)[ATTENTION] = None
-    return {"config": config}
-
-
-def _model_class(config: Any, trust_remote_code: bool) -> tuple[Any, bool]:
-    """The class that wrote the folder: it alone says which head the weights belong to.
-
-    Returns:
-        The class, and whether the bare model stands in for one that is not named.
-    """
-    names = config.architectures or []
-    if not names:
-        return transformers.AutoModel, True
-    if not isinstance(names, list) or not isinstance(names[0], str):
-        raise LoadError(
-            f"architectures in config.json is {reprlib.repr(names)}; a list with the name of the model's class is "
-            'accepted, e.g. ["BertModel"].'
-        )
-    if isinstance(found := getattr(transformers, names[0], None), type) and issubclass(found, nn.Module):
-        return found, False
-    auto_map = getattr(config, "auto_map", None) or {}
-    mapped = next((auto for auto, where in auto_map.items() if str(where).endswith("." + names[0])), None)
-    if mapped and trust_remote_code:
-        return getattr(transformers, mapped), False
-    raise LoadError(
-        f"config.json names the class {names[0]}, which is no model of transformers {transformers.__version__}. "
-        "Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
-    )
-
-
 def _read_processor(folder: Path) -> dict[str, Any]:
     """The image processor or feature extractor; transformers 5 may write it into the file of a joint processor."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (path := folder / name).is_file():
-            with _readable(path):
+            with readable(path):
                 read = json.loads(path.read_text())
                 return dict(read.get("image_processor") or read.get("feature_extractor") or read)
     return {}
@@ -267,35 +205,9 @@ def _read_activation(folder: Path) -> str | None:
     path = folder / "config_sentence_transformers.json"
     if not path.is_file():
         return None
-    with _readable(path):
+    with readable(path):
         named: str | None = json.loads(path.read_text()).get("activation_fn")
         return named
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """Transformers draws a bar for every load, however short; ours comes after two seconds."""
-    bars: Any = transformers.logging
-    drawn = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if drawn:
-            bars.enable_progress_bar()
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except LoadError:
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise LoadError(
-            f"{path} cannot be read: {error.__class__.__name__}: {said[:400]}{' ...' * (len(said) > 400)}"
-        ) from error
 
 
 def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
@@ -306,7 +218,7 @@ def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
         raise LoadError(
             f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
         )
-    with _readable(Path(given)):
+    with readable(f"The tokenizer of {given}"):
         return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code)
 
 

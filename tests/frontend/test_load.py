@@ -337,4 +337,15 @@ def test_a_bare_model_whose_class_is_not_named(folder):
 def test_architectures_that_name_no_model(folder, names):
     change(folder, architectures=names)
     text = refused(folder)
-    assert "architectures in config.json" in text or "is no model of transformers" in text
+    assert "architectures in config.json" in text or "does not have as a model" in text
+
+
+def test_weights_that_were_not_fetched(folder):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (folder / "model.safetensors").write_bytes(pointer)
+    assert "git lfs pull" in refused(folder)
+
+
+def test_a_damaged_tokenizer_is_named(folder):
+    (folder / "tokenizer.json").write_text("{")
+    assert f"The tokenizer of {folder} cannot be read: JSONDecodeError" in refused(folder)
