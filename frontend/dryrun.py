@@ -190,7 +190,11 @@ def _backbone(module: nn.Module, returned: list[tuple[nn.Module, object]]) -> nn
     whole: object = returned[-1][1]
     if isinstance(whole, Tensor) and whole.dim() == 3:
         return module
-    raise TraceError("No module in the model returns hidden rows [batch, sequence, width]; nothing can be served.")
+    raise TraceError(
+        f"No module in the model returns hidden rows [batch, sequence, width], and the whole returns a "
+        f"{whole.__class__.__name__}; nothing can be served. A tensor of rows is accepted, or an output as those of "
+        "transformers, with last_hidden_state or logits."
+    )
 
 
 def read_head(

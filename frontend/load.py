@@ -109,10 +109,6 @@ def _saves_itself(module: nn.Module) -> bool:
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
     module = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
-    if isinstance(module, torch.jit.ScriptModule):
-        raise LoadError(
-            "The model is compiled by torch.jit, which cannot be traced. Give the module that it was made of."
-        )
     if unread := next((name for name, held in module.named_parameters() if held.is_meta), None):
         raise LoadError(f"The module's {unread} is on the meta device, without values. Load the weights first.")
     held = {p.dtype for p in module.parameters() if p.is_floating_point()}

@@ -57,7 +57,13 @@ def signature(module: nn.Module) -> Signature:
     Raises:
         TraceError: nothing in the module takes token ids or arrays.
     """
-    forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
+    try:
+        forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
+    except (TypeError, ValueError) as error:  # of torch.jit, or of an extension
+        raise TraceError(
+            f"A forward in the model is no Python code whose arguments can be read ({error}), as torch.jit makes them. "
+            "Give the module that it was made of."
+        ) from error
     outer, takers = forwards[0], [names for names in forwards if "input_ids" in names]
     reads = next((names for names in forwards if not {"input_ids", *ARRAYS}.isdisjoint(names)), None)
     if not takers or (reads is not None and "input_ids" not in reads):

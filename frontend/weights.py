@@ -101,8 +101,8 @@ def _model_class(config: Any, trust_remote_code: bool) -> tuple[Any, bool]:
     if mapped and trust_remote_code:
         return getattr(transformers, mapped), False
     raise LoadError(
-        f"config.json names the class {names[0]}, which transformers {transformers.__version__} does not have as a model. "
-        "Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
+        f"config.json names the class {names[0]}, which transformers {transformers.__version__} does not have as a "
+        "model. Upgrade transformers, or pass trust_remote_code=True where the folder brings the class."
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from headrace import graphs
-from headrace.errors import TraceError
+from headrace.errors import TraceError, non_finite
 from headrace.ir import Program
 from headrace.lowering.padding import sample_inputs
 
@@ -38,6 +39,7 @@ class Agree:
 
         Raises:
             TraceError: they differ.
+            NonFiniteError: the model itself answers with no numbers.
         """
         length = min(LENGTH, program.limits.length or LENGTH)
         inputs = sample_inputs(program, length, length)
@@ -45,6 +47,8 @@ class Agree:
         bound = BOUNDS.get(program.dtype, HALF_BOUND)
         got, _ = graphs.run(program.graph, inputs)
         for output, one, other in zip(program.outputs, got, self.eager.outputs(inputs), strict=True):
+            if not torch.isfinite(other).all():
+                raise non_finite("The original model's answer to plain tokens", program.dtype)
             worst = float((one - other).abs().max() / other.abs().max().clamp(min=1e-6))
             if not worst <= bound:
                 raise TraceError(

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from headrace.backends.interface import Backend
-from headrace.errors import HeadraceWarning, InputError
+from headrace.errors import ArtifactError, HeadraceWarning, InputError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime import answers
 from headrace.runtime.ahead import made_ahead
@@ -115,6 +115,16 @@ class CompiledModel:
             task=task or self.task, profile=profile, dtype=dtype, max_length=self.max_length,
             token_budget=self.engine.token_budget, **options,
         )  # fmt: skip
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: executables are neither.
+
+        Raises:
+            ArtifactError: always.
+        """
+        raise ArtifactError(
+            "A compiled model is not pickled or copied. Save it to a folder, and headrace.load that in every process."
+        )
 
     @property
     def tasks(self) -> Tasks:

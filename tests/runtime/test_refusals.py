@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,54 @@ def test_what_is_no_target(target: Any) -> None:
 def test_a_tokenizer_that_is_not_there() -> None:
     with pytest.raises(headrace.LoadError, match="There is no folder /nowhere for the tokenizer"):
         headrace.compile(build("bert"), target="reference", tokenizer="/nowhere")
+
+
+def test_a_compiled_model_is_not_pickled(embedder: Any) -> None:
+    for ask in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(headrace.ArtifactError, match=r"headrace\.load that in every process"):
+            ask(embedder)
+
+
+# Modules
+
+
+def test_weights_without_values() -> None:
+    with pytest.raises(headrace.LoadError, match="is on the meta device"):
+        headrace.compile(build("bert").to("meta"), target="reference")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_module_of_torch_jit() -> None:
+    with pytest.raises(headrace.TraceError, match=r"torch\.jit"):
+        headrace.compile(torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)), target="reference")
+
+
+def test_a_module_of_torch_compile_is_the_one_inside() -> None:
+    program = headrace.trace(torch.compile(build("bert"))).program
+    assert program.as_text() == headrace.trace(build("bert")).program.as_text()
+
+
+def test_a_module_that_returns_a_dict() -> None:
+    with pytest.raises(headrace.TraceError, match="returns a dict"):
+        headrace.trace(Rows())
+
+
+class Rows(nn.Module):
+    """Rows of no transformers model, in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(96, 32)
+
+    def forward(self, input_ids: Tensor) -> Any:
+        return {"rows": self.table(input_ids)}
+
+
+def test_weights_that_are_not_finite() -> None:
+    eager = build("bert")
+    eager.embeddings.word_embeddings.weight.data[7:] = float("nan")
+    with pytest.raises(headrace.NonFiniteError, match="look for broken weights"):
+        headrace.compile(eager, target="reference", pooling="mean")
 
 
 # Generating
