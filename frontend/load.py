@@ -136,9 +136,9 @@ def held_dtype(source: str | Path | nn.Module) -> torch.dtype | None:
 def find_folder(source: str | Path, revision: str | None, trust_remote_code: bool) -> Path:
     """The local folder of a model: itself, or a snapshot of a hub id."""
     if not isinstance(source, (str, Path)) or not str(source).strip():
-        raise LoadError(
-            f"The model is {reprlib.repr(source)}; a folder, a hub id (owner/name) or an nn.Module is accepted."
-        )
+        met = f"a {source.__class__.__name__} module" if isinstance(source, nn.Module) else reprlib.repr(source)
+        also = "" if isinstance(source, nn.Module) else " or an nn.Module"
+        raise LoadError(f"The model is {met}; here a folder, a hub id (owner/name){also} is accepted.")
     path, name = Path(source).expanduser(), str(source)
     try:
         if path.is_dir():

@@ -15,7 +15,7 @@ STAGES, TIMES, PROGRAMS, CODE = 1, 2, 3, 4
 def level() -> int:
     """The value of HEADRACE_DEBUG, 0 where it is unset or no number."""
     value = os.environ.get("HEADRACE_DEBUG", "0")
-    return int(value) if value.isdigit() else 0
+    return int(value) if value.isdecimal() else 0
 
 
 def say(at: int, text: str) -> None:

@@ -13,6 +13,7 @@ from headrace.codec import encode
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime.manifest import new_folder, write_manifest
+from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.plain import exact_facts
 from headrace.tasks import answering, refusal, select
 
@@ -65,6 +66,8 @@ def export_onnx(
     chosen = find_profile(profile)
     if not isinstance(dtype, str) or dtype not in SUFFIXES:
         raise InputError(f"dtype is {dtype!r}; an ONNX model is exported in {', '.join(SUFFIXES)}.")
+    if not program.arrays:  # a limit that loading would refuse
+        find_bound(tokenizer, program, max_length, token_budget)
     if program.exported is None:
         raise ArtifactError("A saved model holds no graph to export. Export from the model that it was made of.")
     if program.dtype != "float32":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.backends.interface import Executable
-from headrace.errors import ArtifactError, TargetError
+from headrace.errors import ArtifactError, InputError, TargetError
 from headrace.ir import Program, State
 from headrace.lowering import route
 
@@ -65,8 +66,15 @@ def register_model_state(name: str, state: type[ModelState], when: Callable[[Pro
         when: reads a typed program and says whether the state is for it. Registered states are asked in order.
 
     Raises:
+        InputError: one of them is something else.
         ValueError: the name is taken by another state.
     """
+    if not isinstance(name, str) or not name:
+        raise InputError(f"name is {reprlib.repr(name)}; the state's name is accepted, a str.")
+    if not isinstance(state, type) or not issubclass(state, ModelState):
+        raise InputError(f"state is {reprlib.repr(state)}; a subclass of headrace.ModelState is accepted.")
+    if not callable(when):
+        raise InputError(f"when is {reprlib.repr(when)}; a function of a Program that returns a bool is accepted.")
     if _custom.get(name, state) is not state:
         raise ValueError(f"A model state named {name!r} is registered already: {_custom[name].__qualname__}.")
     _custom[name] = state

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.codec import decode
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, InputError
 from headrace.runtime.explain.tables import aligned
 from headrace.runtime.manifest import check_files, read_manifest
 
@@ -57,9 +57,13 @@ def checked(folder: Path, target: str = "onnx") -> Iterator[tuple[bool, str]]:
     manifest = read_manifest(folder)
     if not manifest["export"]:
         raise ArtifactError(f"{folder} is no exported model, so it holds no recorded answers. `headrace export` does.")
+    if str(target).partition(":")[0] != manifest["target"]:
+        raise InputError(
+            f"{folder} is an {manifest['target']} model, which target={target!r} does not run. Leave it out."
+        )
+    backend(target, compiles=False)
     check_files(folder, manifest["files"])
     yield True, f"files: {len(manifest['files'])}, each as it was written"
-    backend(target, compiles=False)
     from headrace.backends.onnx import names
     from headrace.backends.onnx.cases import replay
     from headrace.backends.onnx.report import Report

@@ -109,7 +109,7 @@ class Opening:
     def _require_unsettled(self) -> None:
         settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision")
         if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
-            raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)} Leave that out.")
+            raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)}. Leave that out.")
 
     @property
     def is_saved(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def check(
         ParityError: the bundle is damaged, foreign or newer; the model or its weights are not the recorded ones.
         TargetError: the target cannot run here, or runs none of the precisions.
     """
+    if not isinstance(folder, (str, Path)):
+        raise ParityError(f"The bundle is {reprlib.repr(folder)}; the path of its folder is accepted.")
     return checked(read_bundle(Path(folder)), find_backend(target), precisions, model, trust_remote_code)
 
 
@@ -52,7 +55,9 @@ def checked(
 ) -> Result:
     """`check` of a bundle that was read, on a backend."""
     held = [precision.dtype for precision in bundle.recording.precisions]
-    if unknown := [dtype for dtype in precisions or () if dtype not in held]:
+    if isinstance(precisions, str) or precisions == []:
+        raise InputError(f"precisions is {precisions!r}; a list of those that the bundle holds: {', '.join(held)}.")
+    if unknown := [str(dtype) for dtype in precisions or () if dtype not in held]:
         raise InputError(f"The bundle was not recorded in {', '.join(unknown)}; it holds {', '.join(held)}.")
     wanted = [dtype for dtype in held if precisions is None or dtype in precisions]
     runnable = [dtype for dtype in wanted if dtype in backend.dtypes]

@@ -68,6 +68,10 @@ def record(
         ParityError: the model cannot be compared node by node, or its traced graph does not answer as it does.
         HeadraceError: it cannot be loaded, traced, typed or run here.
     """
+    if isinstance(precisions, str) or not isinstance(precisions, Sequence) or not precisions:
+        raise InputError(f"precisions is {precisions!r}; a list of these is accepted: {', '.join(SLACK)}.")
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError(f"seed is {seed!r}; an int of 0 and above is accepted.")
     if wrong := [dtype for dtype in precisions if dtype not in SLACK]:
         raise InputError(f"precisions has {', '.join(map(str, wrong))}; choose from {', '.join(SLACK)}.")
     require_place(out, MANIFEST)

@@ -18,6 +18,7 @@ from headrace.runtime.manifest import digest
 from headrace.runtime.parity.bundle import MANIFEST, TENSORS, Node, read_bundle
 from headrace.runtime.parity.checking import check, measured, reading
 from headrace.runtime.parity.findings import read_result
+from headrace.runtime.parity.recording import record
 from headrace.runtime.parity.report import read, report_page, report_text
 from headrace.runtime.parity.rule import Noise, limit
 from tests.parity.conftest import named
@@ -215,3 +216,27 @@ def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert code == 2
     assert said.count("\n") == 1
     assert run("check", str(bundle), "--precision", "int8")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"precisions": "float32"}, "precisions is 'float32'; a list"),
+        ({"precisions": []}, r"precisions is \[\]; a list"),
+        ({"precisions": [3]}, "3"),
+        ({"seed": -1}, "seed is -1; an int of 0 and above"),
+        ({"seed": "x"}, "seed is 'x'"),
+    ],
+)
+def test_what_nothing_can_be_recorded_with(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        record(named("bert-embed").folder / "model", tmp_path / "out", **options)
+    if "seed" not in options:
+        with pytest.raises(InputError, match=said):
+            check(named("bert-embed").folder, **options)
+
+
+@pytest.mark.parametrize("folder", [None, 3, b"x", []])
+def test_what_is_no_folder_of_a_bundle(folder: Any) -> None:
+    with pytest.raises(ParityError, match="the path of its folder is accepted"):
+        check(folder)

@@ -250,7 +250,7 @@ def test_compile_saves_what_the_other_commands_take(headrace_: Any, folders: dic
     assert ran.err == f"headrace: target reference, float32; wrote {out}\n"
     embedded = ("embed", folders["encoder"], "w5 w6", "--pooling", "mean", *REFERENCE)
     assert headrace_("embed", out, "w5 w6").answers == headrace_(*embedded).answers
-    refused(headrace_("embed", out, "w5", "--pooling", "cls"), "a saved model, which has settled --pooling")
+    refused(headrace_("embed", out, "w5", "--pooling", "cls"), "a saved model, which has settled --pooling. Leave")
     refused(headrace_("probe", out), "is a saved model", "headrace explain")
 
 

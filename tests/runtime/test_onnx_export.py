@@ -276,3 +276,12 @@ def test_the_data_file_moved_deleted_and_damaged(apart: Path, embedder: Any, tmp
 def test_a_moved_folder_works(folder: Path, tmp_path: Path) -> None:
     moved = folder.rename(tmp_path / "elsewhere")
     assert headrace.load(moved).embed("w5").shape == (1, 32)
+
+
+def test_verifying_on_another_target_is_refused(exported: Path) -> None:
+    """It was run on onnxruntime's providers all the same."""
+    from headrace.runtime.cli.onnx import checked
+
+    for target in ("cpu", "reference", "nosuch"):
+        with pytest.raises(headrace.InputError, match=f"is an onnx model, which target='{target}' does not run"):
+            next(checked(exported, target))

@@ -241,6 +241,19 @@ def test_where_nothing_can_be_saved(embedder: Any, folder: Any) -> None:
             write(folder)
 
 
+def test_an_export_that_could_not_be_loaded(embedder: Any, tmp_path: Path) -> None:
+    lowered = headrace.lower(build("bert"), target="reference")
+    odd: Any
+    options: dict[str, Any]
+    for odd in (0, "8", 65, True):
+        with pytest.raises(headrace.InputError, match=f"max_length is {odd!r}"):
+            lowered.export_onnx(tmp_path / "out", max_length=odd)
+    for options in ({"profile": []}, {"dtype": []}, {"dtype": "float64"}):
+        with pytest.raises(headrace.InputError, match=rf"{next(iter(options))} is"):
+            embedder.export_onnx(tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("target", [None, 3, ["cpu"], "reference:", "onnx:", "rocm:gfx000", "auto:cpu"])
 def test_what_is_no_target(target: Any) -> None:
     with pytest.raises(headrace.TargetError, match="Choose from"):
@@ -325,3 +338,16 @@ def test_stages_asked_about_a_task_that_is_none() -> None:
         for ask in (lowered.as_text, lowered.plan):
             with pytest.raises(headrace.TaskNotEnabledError, match="Choose one of"):
                 ask(task)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((None, None, None), "name is None"),
+        (("x", int, None), "state is"),
+        (("x", headrace.ModelState, 3), "when is 3"),
+    ],
+)
+def test_what_is_no_state(given: tuple[Any, Any, Any], said: str) -> None:
+    with pytest.raises(headrace.InputError, match=f"{said}.*accepted"):
+        headrace.register_model_state(*given)
