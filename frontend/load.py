@@ -178,6 +178,12 @@ def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]
         raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
     with readable(path):
         raw = json.loads(path.read_text())
+        names = raw.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise LoadError(
+                f"architectures in {path} is {reprlib.repr(names)}; a list with the name of the model's class is "
+                'accepted, e.g. ["BertModel"].'
+            )
         if raw.get("auto_map") and not trust_remote_code and raw.get("model_type") not in transformers.CONFIG_MAPPING:
             raise LoadError(
                 f"{folder} needs its own Python code (auto_map in config.json). Read that code, then pass "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +88,6 @@ def _model_class(config: Any, trust_remote_code: bool) -> tuple[Any, bool]:
     names = config.architectures or []
     if not names:
         return transformers.AutoModel, True
-    if not isinstance(names, list) or not isinstance(names[0], str):
-        raise LoadError(
-            f"architectures in config.json is {reprlib.repr(names)}; a list with the name of the model's class is "
-            'accepted, e.g. ["BertModel"].'
-        )
     if isinstance(found := getattr(transformers, names[0], None), type) and issubclass(found, nn.Module):
         return found, False
     auto_map = getattr(config, "auto_map", None) or {}

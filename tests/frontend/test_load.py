@@ -337,7 +337,7 @@ def test_a_bare_model_whose_class_is_not_named(folder):
 def test_architectures_that_name_no_model(folder, names):
     change(folder, architectures=names)
     text = refused(folder)
-    assert "architectures in config.json" in text or "does not have as a model" in text
+    assert f"architectures in {folder}" in text or "does not have as a model" in text
 
 
 def test_weights_that_were_not_fetched(folder):
