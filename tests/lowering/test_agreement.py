@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headrace import graphs
-from headrace.errors import TraceError
+from headrace.errors import NonFiniteError, TraceError
 from headrace.lowering.agreement import BOUNDS, HALF_BOUND, Agree
 from headrace.ops import ATTENTION
 
@@ -47,7 +47,7 @@ class Answers:
 def test_a_model_that_answers_no_number_is_refused(traced, bad):
     made = traced("qwen2")
     values = [torch.full_like(value, bad) for value in made.behaviour.outputs(_inputs(made.program))]
-    with pytest.raises(TraceError, match="differ by nan in hidden"):
+    with pytest.raises(NonFiniteError, match="The original model's answer to plain tokens holds NaN or infinite"):
         Agree(Answers(*values))(made.program)
 
 
