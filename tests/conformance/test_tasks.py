@@ -71,12 +71,20 @@ COMPILED = {
 WRITTEN = {"embed": {"llama"}, "classify": {"modernbert-mean"}, "token": {"bert"}}
 
 
+# Their compiled graphs differ from those of others above in weights and shapes alone.
+SLOW = {"albert", "distilbert", "gpt2", "llama"}
+
+
+def _marks(name: str, target: str) -> Any:
+    return [pytest.mark.slow] if target == "cpu" and name in SLOW else GPUS.get(target, [])
+
+
 def pairs(cases: list[Any], kind: str) -> list[Any]:
     """Cases x targets, without the architectures that a target leaves to the reference."""
     named = [(case if isinstance(case, tuple) else (case,)) for case in cases]
     kept = {"reference": None, "cpu": COMPILED[kind], "onnx": WRITTEN[kind], **dict.fromkeys(GPUS)}
     return [
-        pytest.param(*case, target, id=f"{case[0]}-{target}", marks=GPUS.get(target, []))
+        pytest.param(*case, target, id=f"{case[0]}-{target}", marks=_marks(case[0], target))
         for case in named
         for target, those in kept.items()
         if those is None or case[0] in those
