@@ -35,7 +35,13 @@ CASES = [
 ]
 # The compiled graph is the same IR: one of each kind, and one of what differs in weights alone.
 COMPILED = {"vit", "clip-vision", "wav2vec2"}
-SLOW = {("wav2vec2", "cpu"), ("clip-vision", "cpu"), ("hubert", "reference"), ("deit", "reference"), ("siglip", "reference")}
+SLOW = {
+    ("wav2vec2", "cpu"),
+    ("clip-vision", "cpu"),
+    ("hubert", "reference"),
+    ("deit", "reference"),
+    ("siglip", "reference"),
+}
 
 
 def cases() -> list[Any]:
