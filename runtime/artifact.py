@@ -40,7 +40,7 @@ def save(model: CompiledModel, folder: str | Path) -> Path:
         for kind, lane in model.engine.lanes.items():
             name = f"{kind.value}{model.engine.backend.suffix}"
             lane.executable.save(work / name)
-            lanes[kind.value] = {"file": name, "program": encode(lane.program)}
+            lanes[kind.value] = {"file": name, "program": encode(lane.program.placeless())}
         if model.tokenizer is not None:
             model.tokenizer.save_pretrained(work / TOKENIZER)
         held = {"folder": TOKENIZER, "facts": None} if model.tokenizer is not None else None
@@ -58,7 +58,7 @@ def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:
         "task": model.task,
         "max_length": model.max_length,
         "token_budget": model.engine.token_budget,
-        "program": encode(model.program),
+        "program": encode(model.program.placeless()),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def export_onnx(
         raise InputError(
             f"The program is in {program.dtype}; an export begins from float32 and takes dtype={dtype!r} from there."
         )
-    program = program.with_(source=replace(program.source, name=Path(program.source.name).name))
+    program = program.placeless()
     wanted = _task(program, task)
     kept = _kept(program, wanted)
     with new_folder(folder) as (work, place):

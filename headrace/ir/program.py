@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.ir.attention import AttentionSpec, RecurrentSpec
@@ -92,6 +93,10 @@ class Program:
     def with_(self, **changes: Any) -> Program:
         """A copy with some facts replaced."""
         return replace(self, **changes)
+
+    def placeless(self) -> Program:
+        """A copy that names its source without the folders above it, which are its machine's own."""
+        return self.with_(source=replace(self.source, name=PurePath(self.source.name).name))
 
     def output(self, kind: OutputKind) -> Output | None:
         """The output of that kind, if the graph has one."""

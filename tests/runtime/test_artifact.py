@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,15 @@ def test_damage_is_refused(kind: str, folder: Path) -> None:
     damage(folder)
     with pytest.raises(headrace.ArtifactError, match=message):
         headrace.load(folder)
+
+
+def test_the_manifest_names_no_place_of_the_machine(tmp_path: Path, tiny: Any) -> None:
+    tiny("bert").save_pretrained(tmp_path / "private" / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        headrace.compile(tmp_path / "private" / "model", target="reference").save(tmp_path / "saved")
+    assert "private" not in (tmp_path / "saved" / "headrace.json").read_text()
+    assert headrace.load(tmp_path / "saved").program.source.name == "model"
 
 
 def test_a_folder_that_others_can_write_is_not_trusted(folder: Path) -> None:
