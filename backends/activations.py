@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from headrace.graphs import HALVES
+
 GELU = torch.ops.aten.gelu.default
-HALVES = (torch.bfloat16, torch.float16)
 # erfc(x) = (a1 t + ... + a5 t^5) exp(-x^2), t = 1 / (1 + p x): Abramowitz and Stegun, Handbook of Mathematical
 # Functions, 7.1.26; |error| <= 1.5e-7 for 0 <= x. Here p is divided by sqrt 2 and each a by 2.
 SPREAD = 0.3275911 * 0.5**0.5

@@ -58,10 +58,24 @@ class Host:
         return array
 
 
-class Padded:
-    """A padded program, compiled for any batch, fed from the host."""
+class OfGraph:
+    """What is compiled anew from the graph that it saves; one call at a time."""
 
     graphs = 1
+
+    def __init__(self, program: Program) -> None:
+        """Keep the graph, which is on the device."""
+        self.calls = 0
+        self._exported, self._names = program.graph, program.input_names
+        self._lock = threading.Lock()
+
+    def save(self, path: Path) -> None:
+        """Write the graph and its weights."""
+        torch.export.save(self._exported, path)
+
+
+class Padded(OfGraph):
+    """A padded program, compiled for any batch, fed from the host."""
 
     def __init__(self, program: Program, decompositions: Decompositions) -> None:
         """Compile on a sample.
@@ -69,9 +83,7 @@ class Padded:
         Args:
             program: padded, its graph on the device.
         """
-        self.calls = 0
-        self._exported, self._names = program.graph, program.input_names
-        self._lock = threading.Lock()
+        super().__init__(program)
         with quiet(), exact(), torch.no_grad():
             module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
             self._run = _compiled(module, program, lambda: sample_batch(program), LONGEST)
@@ -89,15 +101,9 @@ class Padded:
             output: Tensor = self._run(*given)
         return output[:rows]
 
-    def save(self, path: Path) -> None:
-        """Write the graph and its weights."""
-        torch.export.save(self._exported, path)
 
-
-class Packed:
+class Packed(OfGraph):
     """A packed program, compiled for any row, with the rows of few tokens captured."""
-
-    graphs = 1
 
     def __init__(self, program: Program, step_tokens: int) -> None:
         """Compile on a sample, then capture the short rows.
@@ -105,9 +111,7 @@ class Packed:
         Args:
             program: packed, its graph on the device.
         """
-        self.calls = 0
-        self._exported, self._names = program.graph, program.input_names
-        self._lock = threading.Lock()
+        super().__init__(program)
         longest = max(step_tokens, program.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = _compiled(_kernels(program), program, lambda: sample_row(program, *SAMPLE), longest)
@@ -123,10 +127,6 @@ class Packed:
         with self._lock, exact(), memory_told():
             replayed = self._replays(inputs) if self._replays else None
             return Host(self._run(*(moved(inputs[name]) for name in self._names)) if replayed is None else replayed)
-
-    def save(self, path: Path) -> None:
-        """Write the graph and its weights."""
-        torch.export.save(self._exported, path)
 
 
 def moved(given: Tensor) -> Tensor:

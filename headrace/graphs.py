@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 Edit = Callable[[fx.Graph], None]
 HALVES = (torch.bfloat16, torch.float16)
+SHORTER = {torch.float32: HALVES, torch.float64: (torch.float32, *HALVES)}
 SIZE = torch.ops.aten.sym_size.int
 # What a node's metadata says of the model's code that it comes from.
 PLACE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")
@@ -49,9 +50,15 @@ def weights_of(exported: ExportedProgram) -> dict[str, Tensor]:
     return {s.arg.name: exported.state_dict[str(s.target)] for s in specs if s.kind is InputKind.PARAMETER}
 
 
-def bindings(exported: ExportedProgram, inputs: Mapping[str, Tensor]) -> list[Any]:
-    """The graph's arguments in placeholder order: weights and constants from the program, the rest from the caller."""
-    held: dict[str, Any] = {**exported.constants, **exported.state_dict}
+def bindings(
+    exported: ExportedProgram, inputs: Mapping[str, Tensor], weights: Mapping[str, Tensor] | None = None
+) -> list[Any]:
+    """The graph's arguments in placeholder order: weights and constants from the program, the rest from the caller.
+
+    Args:
+        weights: in place of the program's own, by name.
+    """
+    held: dict[str, Any] = {**exported.constants, **exported.state_dict, **(weights or {})}
     return [
         inputs[spec.arg.name] if spec.kind is InputKind.USER_INPUT else held[str(spec.target)]
         for spec in exported.graph_signature.input_specs
@@ -59,7 +66,7 @@ def bindings(exported: ExportedProgram, inputs: Mapping[str, Tensor]) -> list[An
 
 
 class _Tapped(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, taps: frozenset[str], widened: bool) -> None:
+    def __init__(self, module: fx.GraphModule, taps: frozenset[str], widened: torch.dtype | None) -> None:
         super().__init__(module)
         self.taps, self.seen, self.widened = taps, dict[str, Any](), widened
 
@@ -72,32 +79,40 @@ class _Tapped(fx.Interpreter):
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
         given = super().fetch_args_kwargs_from_env(n)
         # A table of rows is as large as it gets, and is only read: its rows are widened where they are used.
-        widened = self.widened and n.op == "call_function" and n.target is not torch.ops.aten.embedding.default
-        return pytree.tree_map(_wide, given) if widened else given
+        wide = self.widened
+        if wide is None or n.op != "call_function" or n.target is torch.ops.aten.embedding.default:
+            return given
+        return pytree.tree_map(lambda value: _widened(value, wide), given)
 
 
-def _wide(value: Any) -> Any:
-    """What is half as float32: a tensor, at its use so that no second copy of the weights stays, or a dtype's name."""
+def _widened(value: Any, wide: torch.dtype) -> Any:
+    """A float of less width: a tensor, at its use so that no second copy of the weights stays, or a dtype's name."""
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in HALVES else value
-    return torch.float32 if value in HALVES else value
+        return value.to(wide) if value.dtype in SHORTER[wide] else value
+    return wide if isinstance(value, torch.dtype) and value in SHORTER[wide] else value
 
 
 @torch.no_grad()
 def run(
-    exported: ExportedProgram, inputs: Mapping[str, Tensor], taps: Iterable[str] = (), *, widened: bool = False
+    exported: ExportedProgram,
+    inputs: Mapping[str, Tensor],
+    taps: Iterable[str] = (),
+    *,
+    widened: torch.dtype | None = None,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     """Interpret the graph node by node, each operator by its eager implementation.
 
     Args:
-        widened: compute in float32 what the graph computes in half precision, so that what it does is told from how it
-            rounds.
+        widened: float32 or float64, to compute in it what the graph computes in less: what the graph does is then told
+            from how it rounds, and a model's own upcasts lose nothing either.
+        weights: in place of the program's own, by name.
 
     Returns:
         The outputs in order, and the values of the nodes named in `taps`.
     """
     interpreter = _Tapped(exported.graph_module, frozenset(taps), widened)
-    outputs = interpreter.run(*bindings(exported, inputs))
+    outputs = interpreter.run(*bindings(exported, inputs, weights))
     return tuple(outputs), interpreter.seen
 
 

@@ -32,8 +32,6 @@ def _needs_rows(program: Program) -> str:
     """What in the program's facts needs a row a sequence; empty where nothing does."""
     if program.arrays:
         return f"It reads {program.arrays[0].name}, which is no sequence of tokens."
-    if program.arrays:
-        return f"An array ({program.arrays[0].name}) is not a row of tokens that another could follow."
     if program.route is not None and program.route.state is State.CUSTOM:
         return f"Its custom state {program.route.name} takes batches of one sequence a row."
     cross = [spec.node for spec in program.attention if spec.type is AttentionType.ENCODER_DECODER]

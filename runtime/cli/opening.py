@@ -34,36 +34,31 @@ class Opening:
     revision: str | None = None
     trust_remote_code: bool = False
 
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What every way of loading the model takes."""
+        return {
+            "dtype": self.dtype or "auto",
+            "prefill": self.prefill,
+            "tokenizer": self.tokenizer,
+            "pooling": self.pooling,
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
     def trace(self) -> Traced:
         """The model traced, for commands that run nothing."""
         import headrace
 
         self._require_source()
-        return headrace.trace(
-            self.model,
-            dtype=self.dtype or "auto",
-            prefill=self.prefill,
-            tokenizer=self.tokenizer,
-            pooling=self.pooling,
-            revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return headrace.trace(self.model, **self._options)
 
     def lower(self) -> Lowered:
         """The model decided for the target, which need not be here where its architecture is named."""
         import headrace
 
         self._require_source()
-        return headrace.lower(
-            self.model,
-            target=self.target,
-            dtype=self.dtype or "auto",
-            prefill=self.prefill,
-            tokenizer=self.tokenizer,
-            pooling=self.pooling,
-            revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
-        )
+        return headrace.lower(self.model, target=self.target, **self._options)
 
     def compile(self, task: str | None) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.
@@ -75,16 +70,7 @@ class Opening:
 
         if not self.is_saved:
             return headrace.compile(
-                self.model,
-                task=task,
-                target=self.target,
-                dtype=self.dtype or "auto",
-                max_length=self.max_length,
-                prefill=self.prefill,
-                tokenizer=self.tokenizer,
-                pooling=self.pooling,
-                revision=self.revision,
-                trust_remote_code=self.trust_remote_code,
+                self.model, task=task, target=self.target, max_length=self.max_length, **self._options
             )
         self._require_unsettled()
         return headrace.load(self.model, target=self.target)
