@@ -64,6 +64,10 @@ class Arrays:
             return iter([given])
         return iter(given)
 
+    def ahead(self, given: Iterable[Any], **options: Any) -> Iterator[list[Given]]:
+        """What `encode` gives, in one part: to check arrays takes no time to speak of."""
+        yield self.encode(given, **options)
+
     def encode(
         self,
         given: Iterable[Any],
@@ -90,11 +94,12 @@ class Arrays:
             "them: model(arrays) gives the logits of every row."
         )
 
-    def raw(self, given: Any, types: Any) -> list[Given]:
-        """The requests of a call on the model itself."""
+    def raw(self, given: Any, types: Any) -> tuple[int, list[list[Given]]]:
+        """The requests of a call on the model itself: how many, and in one part."""
         if types is not None:
             raise InputError(f"The model reads {self._described()} and takes no token_type_ids. Leave them out.")
-        return self.encode(self.drawn(given))
+        encoded = self.encode(self.drawn(given))
+        return len(encoded), [encoded]
 
     def _checked(self, one: Any, number: int) -> Given:
         if isinstance(one, (str, bytes, Mapping)):

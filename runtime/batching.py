@@ -13,16 +13,25 @@ from numpy.typing import NDArray
 from headrace.ir import PaddingRule, Program
 from headrace.runtime.text.encoded import Encoded
 
+# One array a request, or all of them in one.
+Rows = Sequence[NDArray[Any]] | NDArray[Any]
 # Padded lengths: fine steps where padding would cost most of a row, coarse ones where there are few sequences.
 FINE, COARSE, FROM = 8, 64, 256
 
 
 @dataclass(frozen=True)
 class Step:
-    """One run: the requests by their place in the caller's list, and the padded length."""
+    """One run.
+
+    Attributes:
+        requests: by their place in the caller's list.
+        length: padded.
+        open: whether requests that come later could be put in it, in place of padding or a step of their own.
+    """
 
     requests: tuple[int, ...]
     length: int
+    open: bool = False
 
 
 def bucket(length: int, longest: int | None) -> int:
@@ -90,7 +99,8 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
     return {name: named[name] for name in program.input_names}
 
 
-def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Iterator[NDArray[Any]]:
+def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:
     """The answer to each request of the step, in its order: of [requests, length, width] or [requests, width]."""
-    for row, request in enumerate(step.requests):
-        yield output[row, : lengths[request]] if per_token else output[row]
+    if not per_token:
+        return output[: len(step.requests)]
+    return [output[row, : lengths[request]] for row, request in enumerate(step.requests)]

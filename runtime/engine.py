@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime import batching, packing, stacking
 from headrace.runtime.answers import require_finite
 from headrace.runtime.arrays import Given
-from headrace.runtime.batching import Step
+from headrace.runtime.batching import Rows, Step
 from headrace.runtime.progress import bar
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.encoded import Encoded
@@ -52,6 +52,12 @@ class Asked:
     requests: list[Request]
     lengths: list[int]
     batch_size: int | None
+    count: int
+
+    @property
+    def more(self) -> bool:
+        """Whether some are still to come."""
+        return len(self.requests) < self.count
 
     def take(self, part: Sequence[Request]) -> range:
         """Add the next part; returns its places."""
@@ -146,11 +152,7 @@ class Engine:
     def run(
         self, task: str, requests: Sequence[Request], batch_size: int | None = None, progress: bool | None = None
     ) -> list[Array]:
-        """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
-
-        Raises:
-            NonFiniteError: an answer holds a NaN or an infinity.
-        """
+        """`run_parts` for requests that are all there."""
         return self.run_parts(task, [requests], len(requests), batch_size, progress)
 
     def run_parts(
@@ -161,21 +163,41 @@ class Engine:
         batch_size: int | None = None,
         progress: bool | None = None,
     ) -> list[Array]:
-        """`run` for requests that come in parts: none waits until those of the part before are answered.
+        """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
 
         Args:
+            parts: none waits until the requests of the part before are answered.
             count: the requests of all parts together.
+
+        Raises:
+            NonFiniteError: an answer holds a NaN or an infinity.
+        """
+        results: list[Array] = [np.empty(0)] * count
+        for requests, rows in self.answered(task, parts, count, batch_size, progress):
+            for request, row in zip(requests, rows, strict=True):
+                results[request] = row.copy()
+        return results
+
+    def answered(
+        self,
+        task: str,
+        parts: Iterable[Sequence[Request]],
+        count: int,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> Iterator[tuple[Sequence[int], Rows]]:
+        """The answers to some requests at a time, by their places, while the target works on others.
+
+        Arguments and errors as of `run_parts`. What comes is good until the next is asked for.
         """
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        asked = Asked([], [], batch_size)
-        results: list[Array] = [np.empty(0)] * count
+        asked = Asked([], [], batch_size, count)
         with bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", count, progress) as shown:
             for step, output in self._read(self._begun(lane, parts, asked)):
-                self._keep(lane, step, asked.lengths, output, results)
+                yield step.requests, self._rows(lane, step, asked.lengths, output)
                 shown.advance(len(step.requests))
-        return results
 
     def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
         """Each step's output on the host. The target works some steps ahead of what is read back."""
@@ -189,11 +211,19 @@ class Engine:
             yield done, np.asarray(output)
 
     def _begun(self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked) -> Iterator[tuple[Step, Any]]:
-        """Every step, given to the target, and what its output is read from."""
-        batcher = _batcher(lane.program)
+        """Every step, given to the target, and what its output is read from.
+
+        Where more requests are to come, those of a step with room left wait for them.
+        """
+        batcher, held = _batcher(lane.program), list[int]()
         for part in parts:
-            steps = self._plan(lane, asked.take(part), asked)
+            begun = 0
+            steps, held = self._plan(lane, [*held, *asked.take(part)], asked), []
             while (step := next(steps, None)) is not None:
+                if step.open and begun and asked.more:
+                    held = list(step.requests)
+                    break
+                begun += 1
                 try:
                     inputs = self.backend.feed(batcher.assemble(step, asked.requests, lane.program))
                     yield step, self.backend.fetch(lane.state.step(lane.executable, inputs))
@@ -211,7 +241,7 @@ class Engine:
             batch_size=asked.batch_size,
             token_budget=None if self._step_tokens else self.token_budget,
         )
-        return (Step(tuple(left[place] for place in step.requests), step.length) for step in steps)
+        return (replace(step, requests=tuple(left[place] for place in step.requests)) for step in steps)
 
     def _halve(self, step: Step, lengths: Sequence[int], error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
@@ -235,14 +265,13 @@ class Engine:
             stacklevel=6,
         )
 
-    def _keep(self, lane: Lane, step: Step, lengths: Sequence[int], output: Array, results: list[Array]) -> None:
+    def _rows(self, lane: Lane, step: Step, lengths: Sequence[int], output: Array) -> Rows:
         per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
-        finite = bool(np.isfinite(output).all())
-        answers = _batcher(lane.program).rows(step, lengths, output, per_token)
-        for request, answer in zip(step.requests, answers, strict=True):
-            if not finite:  # it may be padding's alone
-                require_finite(answer, f"The answer to request {request}", self.program.dtype)
-            results[request] = answer.copy()
+        rows: Rows = _batcher(lane.program).rows(step, lengths, output, per_token)
+        if not np.isfinite(output).all():  # it may be padding's alone
+            for request, row in zip(step.requests, rows, strict=True):
+                require_finite(row, f"The answer to request {request}", self.program.dtype)
+        return rows
 
 
 def _batcher(program: Program) -> Any:

@@ -16,10 +16,9 @@ from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, HeadraceWarning, InputError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime import answers
-from headrace.runtime.ahead import made_ahead
 from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.engine import Array, Engine, Lane, Request, runnable
+from headrace.runtime.engine import Array, Engine, Lane, runnable
 from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
 from headrace.runtime.text.given import counts, many, require_choice
@@ -169,8 +168,8 @@ class CompiledModel:
         Returns:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
         """
-        encoded = self._reader.raw(token_ids, token_type_ids)
-        return self.engine.run(self._default() if task is None else task, encoded, progress=False)
+        count, parts = self._reader.raw(token_ids, token_type_ids)
+        return self.engine.run_parts(self._default() if task is None else task, parts, count, progress=False)
 
     def _default(self) -> Task:
         if self.task is None:
@@ -217,26 +216,13 @@ class CompiledModel:
         if dimensions is not None and not (counts(dimensions) and dimensions <= width):
             met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
             raise InputError(f"{met}: choose from 1 to {width}.")
-        parts = self._read_ahead(texts, first, prompt, truncate)
-        rows = self.engine.run_parts(Task.EMBED, parts, len(texts), batch_size, progress)
-        vectors = np.stack(rows).astype(np.float32) if rows else np.empty((0, width), np.float32)
-        vectors = vectors[:, :dimensions]
         wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
-        return answers.normalise(vectors) if wanted else vectors
-
-    def _read_ahead(
-        self, texts: list[Any], first: int, prompt: str | None, truncate: bool | None
-    ) -> Iterator[Sequence[Request]]:
-        """The requests of many texts in parts, each read on a thread of its own while the one before runs."""
-        reader, cut = self._reader, list[int]()
-        if isinstance(reader, Arrays):
-            yield reader.encode(texts, truncate=truncate, prompt=prompt, first=first)
-            return
-        yield from made_ahead(
-            texts,
-            lambda begin, part: reader.encode(part, truncate=truncate, prompt=prompt, first=first + begin, cut=cut),
-        )
-        reader.warn_of_cuts(cut, len(texts))
+        parts = self._reader.ahead(texts, truncate=truncate, prompt=prompt, first=first)
+        vectors = np.empty((len(texts), min(width, dimensions or width)), np.float32)
+        for places, rows in self.engine.answered(Task.EMBED, parts, len(texts), batch_size, progress):
+            kept = np.asarray(rows)[:, :dimensions]
+            vectors[list(places)] = answers.normalise(kept) if wanted else kept
+        return vectors
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""

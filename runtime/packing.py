@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.ir import OFFSETS, Program
-from headrace.runtime.batching import Step
+from headrace.runtime.batching import Rows, Step
 from headrace.runtime.text.encoded import Encoded
 
 # Rows of few tokens take a power of two, so that each is captured once; longer ones are filled by a hundredth at most.
@@ -56,7 +57,8 @@ def plan(
     while order:
         held, tokens = _filled(order, left, budget, batch_size or len(lengths))
         row = row_of(tokens, budget)
-        yield Step(tuple(held), max(tokens, min(row, token_budget)) if token_budget else row)
+        length = max(tokens, min(row, token_budget)) if token_budget else row
+        yield Step(tuple(held), length, open=not order and length < budget)
 
 
 def _filled(order: list[int], left: list[int], budget: int, most: int) -> tuple[list[int], int]:
@@ -90,10 +92,9 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
     return named | {OFFSETS: offsets}
 
 
-def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Iterator[NDArray[Any]]:
+def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:
     """The answer to each request of the step, in its order: of [1, tokens, width] or [sequences, width]."""
-    begin = 0
-    for row, request in enumerate(step.requests):
-        end = begin + lengths[request]
-        yield output[0, begin:end] if per_token else output[row]
-        begin = end
+    if not per_token:
+        return output[: len(step.requests)]
+    ends = accumulate(lengths[request] for request in step.requests)
+    return [output[0, end - lengths[request] : end] for request, end in zip(step.requests, ends, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.ir import Program
 from headrace.runtime import batching
 from headrace.runtime.arrays import Given, free_axis
-from headrace.runtime.batching import Step
+from headrace.runtime.batching import Rows, Step
 
 
 def plan(
@@ -34,6 +34,6 @@ def assemble(step: Step, requests: Sequence[Given], program: Program) -> dict[st
     return {program.arrays[0].name: np.stack([requests[place].values for place in step.requests])}
 
 
-def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Iterator[NDArray[Any]]:
+def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:
     """The answer to each request of the step, in its order, whole: every row is one of the array's."""
-    yield from output[: len(step.requests)]
+    return output[: len(step.requests)]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.probes import PROBES, alike
 
 
-def read_direct(tokenizer: Any, columns: list[list[str]], typed: bool, longest: int | None = None) -> list[Encoded]:
-    """Token ids of texts, or of pairs given as two columns, as a call of the tokenizer gives them.
+def read_direct(tokenizer: Any, columns: list[list[str]], longest: int | None = None) -> list[Any]:
+    """What the library answers for texts, or for pairs given as two columns. One call at a time.
 
     Args:
-        typed: whether to give token types.
         longest: the tokens that each text, which is no pair, is truncated to. Of a pair the library would build every
             combination of the parts that it cuts off.
     """
@@ -27,18 +28,41 @@ def read_direct(tokenizer: Any, columns: list[list[str]], typed: bool, longest: 
     library.no_padding()
     library.encode_special_tokens = tokenizer.split_special_tokens
     texts: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    found = library.encode_batch_fast(texts, add_special_tokens=True)
-    return [Encoded(np.array(one.ids, np.int64), np.array(one.type_ids, np.int64) if typed else None) for one in found]
+    found: list[Any] = library.encode_batch_fast(texts, add_special_tokens=True)
+    return found
 
 
-def leaves_room(tokenizer: Any, longest: int) -> bool:
-    """Whether so many tokens hold more than those that the tokenizer adds to a text."""
-    return bool(tokenizer.backend_tokenizer.num_special_tokens_to_add(False) < longest)
+def as_encoded(found: list[Any], typed: bool, longest: int | None, own: int) -> list[Encoded]:
+    """The library's answers as requests.
+
+    Args:
+        typed: whether to give token types.
+        longest: what they were truncated to.
+        own: the tokens that the tokenizer adds to a text, and to each part that it cuts off.
+    """
+    return [
+        Encoded(
+            _integers(one.ids),
+            _integers(one.type_ids) if typed else None,
+            lost=sum(len(part) - own for part in one.overflowing) if len(one) == longest else 0,
+        )
+        for one in found
+    ]
+
+
+def _integers(given: list[int]) -> NDArray[np.int64]:
+    # An array of C's reads a list in two thirds of the time that numpy takes.
+    return np.frombuffer(array("I", given), np.uint32).astype(np.int64)
+
+
+def own_tokens(tokenizer: Any) -> int:
+    """How many tokens the tokenizer adds to a text."""
+    return int(tokenizer.backend_tokenizer.num_special_tokens_to_add(False))
 
 
 def types_alone(tokenizer: Any) -> bool:
     """Whether a text that is no pair has a token type other than 0; which it is hangs on no word of the text."""
-    return any(one.types is not None and one.types.any() for one in read_direct(tokenizer, [PROBES], typed=True))
+    return any(any(one.type_ids) for one in read_direct(tokenizer, [PROBES]))
 
 
 def reads_alike(tokenizer: Any) -> bool:
@@ -51,7 +75,6 @@ def reads_alike(tokenizer: Any) -> bool:
         return list(zip(found["input_ids"], found["token_type_ids"], strict=True))
 
     def direct(columns: list[list[str]]) -> list[tuple[list[int], list[int]]]:
-        found = read_direct(tokenizer, columns, typed=True)
-        return [(one.ids.tolist(), [] if one.types is None else one.types.tolist()) for one in found]
+        return [(one.ids, one.type_ids) for one in read_direct(tokenizer, columns)]
 
     return alike(called, direct)

@@ -12,18 +12,32 @@ from headrace.runtime.text.spans import Spans
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """One request: token ids int64 [t], token types int64 [t] or None for zeros, spans where they were asked for."""
+    """One request.
+
+    Attributes:
+        ids: int64 [t].
+        types: token types, int64 [t], or None for zeros.
+        spans: where they were asked for.
+        lost: how many tokens truncation took away.
+    """
 
     ids: NDArray[np.int64]
     types: NDArray[np.int64] | None = None
     spans: Spans | None = None
+    lost: int = 0
 
     @property
     def length(self) -> int:
         """How many tokens it has."""
         return len(self.ids)
 
+    @property
+    def whole(self) -> int:
+        """How many tokens it had before truncation."""
+        return len(self.ids) + self.lost
+
     def only(self, places: list[int]) -> Encoded:
-        """The request with those of its tokens alone."""
+        """The request truncated to those of its tokens."""
         types = None if self.types is None else self.types[places]
-        return Encoded(self.ids[places], types, self.spans.only(places) if self.spans else None)
+        spans = self.spans.only(places) if self.spans else None
+        return Encoded(self.ids[places], types, spans, len(self.ids) - len(places))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 # The word next to a cut, with the white space on both its sides: what the cut changes stays within that word. Only a
 # space or a line end will do: other white space is a letter, or nothing at all, to some tokenizers.
@@ -18,6 +19,8 @@ BYTES = 4
 SLACK = 16
 # Characters a token at first: more than most texts have, so that one look is mostly enough.
 CHARACTERS = 8
+# Characters a token in most texts.
+USUAL = 4
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,13 @@ def first_size(tokens: int) -> int:
     return CHARACTERS * (tokens + 2 * SLACK)
 
 
+def about(text: Any, most: int | None) -> int:
+    """About how many tokens a text or a pair has, `most` characters of each text counted; 1 of what is neither."""
+    parts = text if isinstance(text, (tuple, list)) else (text,)
+    characters = sum(len(part) if most is None else min(len(part), most) for part in parts if isinstance(part, str))
+    return 1 + characters // USUAL
+
+
 def grown(size: int, tokens: int, needed: int) -> int:
     """The characters to try next, where the last try had too few tokens.
 
@@ -57,6 +67,8 @@ def clip(parts: tuple[str, ...], size: int, side: str) -> Piece:
         size: counted from the end that truncation keeps.
         side: where truncation takes tokens away, "right" or "left".
     """
+    if max(map(len, parts)) <= size:
+        return Piece(parts)
     longer = max(range(len(parts)), key=lambda part: len(parts[part]))
     text = parts[longer]
     # The guard reads the same backwards.

@@ -9,25 +9,37 @@ import copy
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import normalizers
 
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Program
-from headrace.runtime.text.bounds import Bound, find_bound
-from headrace.runtime.text.direct import leaves_room, read_direct, reads_alike, types_alone
+from headrace.runtime.ahead import in_parts, made_ahead
+from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.direct import as_encoded, own_tokens, read_direct, reads_alike, types_alone
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import many, require_choice
-from headrace.runtime.text.pieces import Piece, clip, first_size, grown, kept
+from headrace.runtime.text.ids import TYPES, read_ids, require_marker
+from headrace.runtime.text.pieces import Piece, about, clip, first_size, grown, kept
+from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.spans import read_spans
 
-TYPES = "token_type_ids"
 # So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
 MANY = 64
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How texts are to be read: as `Texts.ahead` is told, with the prompt that goes before each."""
+
+    truncate: bool | None
+    pairs: bool
+    before: str
+    offsets: bool
 
 
 class Texts:
@@ -71,22 +83,26 @@ class Texts:
         one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
         return iter([texts] if one_pair or not many(texts, "The texts") else texts)
 
-    def raw(self, token_ids: Iterable[Any], token_type_ids: Iterable[Any] | None) -> list[Encoded]:
-        """The requests of a call on token ids; see `check_ids`."""
-        return check_ids(self._program, token_ids, token_type_ids, self._bound)
+    def raw(self, token_ids: Any, token_type_ids: Any) -> tuple[int, Iterator[list[Encoded]]]:
+        """The requests of a call on token ids; see `read_ids`."""
+        return read_ids(self._program, token_ids, token_type_ids, self._bound)
 
-    def encode(
+    def encode(self, texts: Iterable[Any], **options: Any) -> list[Encoded]:
+        """Every part that `ahead` gives, when all are there."""
+        assert not isinstance(texts, str), "a list of texts"
+        return [one for part in self.ahead(list(texts), **options) for one in part]
+
+    def ahead(
         self,
-        texts: Iterable[Any],
+        texts: Sequence[Any],
         *,
         truncate: bool | None,
         pairs: bool = False,
         prompt: str | None = None,
         offsets: bool = False,
         first: int = 0,
-        cut: list[int] | None = None,
-    ) -> list[Encoded]:
-        """Token ids of each text, or of each pair of texts.
+    ) -> Iterator[list[Encoded]]:
+        """Token ids of each text, or of each pair of texts, in parts: the next are read while one is used.
 
         Args:
             texts: str, or pairs of str where `pairs` is set. White space stays as it is.
@@ -95,91 +111,113 @@ class Texts:
                 before the text, or before the first text of a pair.
             offsets: whether to say where the tokens stand in the text.
             first: the number of the first text in messages.
-            cut: takes the numbers of the texts that were truncated, for `warn_of_cuts` to tell of; None tells at once.
 
         Raises:
             InputError: something that is no text, a text without tokens, or a tokenizer that cannot do this.
             InputTooLongError: a text longer than the bound that is not to be truncated.
         """
-        assert not isinstance(texts, str), "a list of texts"
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         _require(self._tokenizer, offsets)
         require_choice("truncate", truncate)
-        before = "" if offsets else _prompt(self._program, prompt)
-        if before and not self._program.text.pools_prompt:
-            raise InputError(
-                f"The folder's Pooling leaves the prompt {before!r} out (include_prompt is false), which is not served "
-                'yet. Pass prompt="" to embed without one.'
-            )
-        requests = [self._request(text, pairs, before, number) for number, text in enumerate(texts, first)]
-        pieces, encoded = self._read(requests, offsets)
-        longest = self._bound.length
-        over = [i for i, one in enumerate(encoded) if longest is not None and len(one.ids) > longest]
-        if over:
-            self._allow_truncation(truncate, over, pieces, encoded, first)
-            if truncate is None and cut is not None:
-                cut += [first + i for i in over]
-            elif truncate is None:
-                self.warn_of_cuts([first + i for i in over], len(encoded))
-            for i, one in zip(over, self._tokenise([pieces[i] for i in over], offsets, longest), strict=True):
-                encoded[i] = one
+        asked = Asked(truncate, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
+        most = None if self._bound.length is None else first_size(self._bound.length)
+
+        def read(part: range) -> list[Encoded]:
+            return self._part(texts[part.start : part.stop], asked, first + part.start)
+
+        cut, number = list[int](), first
+        for encoded in made_ahead(in_parts(about(text, most) for text in texts), read):
+            cut += [place for place, one in enumerate(encoded, number) if one.lost]
+            number += len(encoded)
+            yield encoded
+        if truncate is None and cut:
+            self._warn_of_cuts(cut, len(texts))
+
+    def _part(self, texts: Sequence[Any], asked: Asked, first: int) -> list[Encoded]:
+        requests = [self._request(text, asked, number) for number, text in enumerate(texts, first)]
+        bound, allowed = self._bound.length, asked.truncate or (asked.truncate is None and self._program.text.truncates)
+        # What truncates in one go says how much it took away; of pairs, few have to be truncated.
+        at_once = bound if allowed and self._tokenizer.is_fast and not asked.pairs else None
+        pieces, encoded = self._read(requests, asked.offsets, at_once)
+        over = [i for i, one in enumerate(encoded) if bound is not None and len(one.ids) > bound]
+        if over and not allowed:
+            raise self._too_long(over, pieces, encoded, first)
+        for i, one in zip(over, self._tokenise([pieces[i] for i in over], asked.offsets, bound), strict=True):
+            encoded[i] = one if one.lost else replace(one, lost=len(encoded[i].ids) - len(one.ids))
         if not self._surely_fit(encoded):
             for number, one in enumerate(encoded, first):
                 self._check(one, number)
         return encoded
 
-    def _request(self, text: Any, pair: bool, before: str, number: int) -> tuple[str, ...]:
-        parts = tuple(text) if pair and isinstance(text, list | tuple) else (text,)
-        if len(parts) != 1 + pair or not all(isinstance(part, str) for part in parts):
-            wanted = "a pair of two str" if pair else "a str"
-            raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
+    def _request(self, text: Any, asked: Asked, number: int) -> tuple[str, ...]:
+        parts = tuple(text) if asked.pairs and isinstance(text, list | tuple) else (text,)
         for part in parts:
-            _require_unicode(part, f"Text {number}")
-        parts = (before + parts[0], *parts[1:])
+            if not isinstance(part, str) or len(parts) != 1 + asked.pairs:
+                wanted = "a pair of two str" if asked.pairs else "a str"
+                raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
+            if not part.isascii():
+                require_unicode(part, f"Text {number}")
+        if asked.before:
+            parts = (asked.before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
-    def _read(self, requests: list[tuple[str, ...]], offsets: bool) -> tuple[list[Piece], list[Encoded]]:
-        """Tokenises each request, or a piece that surely has more tokens than the bound."""
+    def _read(
+        self, requests: list[tuple[str, ...]], offsets: bool, at_once: int | None
+    ) -> tuple[list[Piece], list[Encoded]]:
+        """Tokenises each request, or a piece that surely has more tokens than the bound.
+
+        Args:
+            at_once: the tokens that each is truncated to, if it has more.
+        """
         longest, side = self._bound.length, self._tokenizer.truncation_side
         if longest is None:
             pieces = [Piece(parts) for parts in requests]
             return pieces, self._tokenise(pieces, offsets)
-        sizes = [first_size(longest)] * len(requests)
-        pieces = [clip(parts, size, side) for parts, size in zip(requests, sizes, strict=True)]
-        others = self._others(requests, pieces)
-        encoded = self._tokenise(pieces, offsets)
+        pieces = [clip(parts, first_size(longest), side) for parts in requests]
+        sizes = {i: first_size(longest) for i, piece in enumerate(pieces) if piece.spare is not None}
+        others = self._others(requests, pieces, list(sizes))
+        encoded = self._tokenise(pieces, offsets, at_once)
 
         def needed(i: int) -> int:
             return 0 if (spare := pieces[i].spare) is None else longest + spare + 2 * others.get(i, 0)
 
-        while short := [i for i, one in enumerate(encoded) if len(one.ids) < needed(i)]:
+        while short := [i for i in sizes if encoded[i].whole < needed(i)]:
             for i in short:
-                sizes[i] = grown(sizes[i], len(encoded[i].ids), needed(i))
+                sizes[i] = grown(sizes[i], encoded[i].whole, needed(i))
                 pieces[i] = clip(requests[i], sizes[i], side)
-            for i, again in zip(short, self._tokenise([pieces[i] for i in short], offsets), strict=True):
+            for i, again in zip(short, self._tokenise([pieces[i] for i in short], offsets, at_once), strict=True):
                 encoded[i] = again
         return pieces, encoded
 
-    def _others(self, requests: list[tuple[str, ...]], pieces: list[Piece]) -> dict[int, int]:
+    def _others(self, requests: list[tuple[str, ...]], pieces: list[Piece], clipped: list[int]) -> dict[int, int]:
         """For each pair with a clipped text, the tokens of its other text.
 
         How a pair is truncated depends on which text has more tokens: the clipped one must go on having more.
         """
-        clipped = [i for i, piece in enumerate(pieces) if piece.spare is not None and len(piece.parts) > 1]
+        pairs = [i for i in clipped if len(pieces[i].parts) > 1]
         # Of two texts of one length, the first is clipped.
-        encoded = self._tokenise([Piece((min(reversed(requests[i]), key=len),)) for i in clipped])
-        return {i: len(one.ids) for i, one in zip(clipped, encoded, strict=True)}
+        encoded = self._tokenise([Piece((min(reversed(requests[i]), key=len),)) for i in pairs])
+        return {i: len(one.ids) for i, one in zip(pairs, encoded, strict=True)}
 
     def _tokenise(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> list[Encoded]:
+        """Token ids of each piece, truncated to so many."""
         if not pieces:
             return []
         columns = [list(column) for column in zip(*(piece.parts for piece in pieces), strict=True)]
-        fast = self._tokenizer.is_fast
         if not offsets and (len(pieces) >= MANY or self._direct) and (longest is None or len(columns) == 1):
             with self._lock:
-                if self._reads_alike() and (longest is None or leaves_room(self._tokenizer, longest)):
-                    typed = self._typed if len(columns) > 1 else self._typed_alone
-                    return read_direct(self._tokenizer, columns, typed, longest)
+                direct = self._reads_alike() and (longest is None or own_tokens(self._tokenizer) < longest)
+                found = read_direct(self._tokenizer, columns, longest) if direct else []
+            if direct:
+                typed = self._typed if len(columns) > 1 else self._typed_alone
+                return as_encoded(found, typed, longest, own_tokens(self._tokenizer))
+        return self._called(pieces, columns, offsets, longest)
+
+    def _called(
+        self, pieces: list[Piece], columns: list[list[str]], offsets: bool, longest: int | None
+    ) -> list[Encoded]:
+        """`_tokenise` by a call of the tokenizer."""
+        fast, side = self._tokenizer.is_fast, self._tokenizer.truncation_side
         with self._lock:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             found = self._tokenizer(
@@ -198,8 +236,8 @@ class Texts:
             ids = np.asarray(found["input_ids"][row], np.int64)
             types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
             one = Encoded(ids, types, read_spans(self._tokenizer, found, row, piece.start) if offsets else None)
-            if fast and longest is not None:
-                one = one.only(kept(found.sequence_ids(row), longest, self._tokenizer.truncation_side))
+            if fast and longest is not None and len(ids) > longest:
+                one = one.only(kept(found.sequence_ids(row), longest, side))
             encoded.append(one)
         return encoded
 
@@ -209,27 +247,22 @@ class Texts:
             self._typed_alone = self._typed and (not self._direct or types_alone(self._tokenizer))
         return self._direct
 
-    def _allow_truncation(
-        self, truncate: bool | None, over: list[int], pieces: list[Piece], encoded: list[Encoded], first: int
-    ) -> None:
-        bound = self._bound
-        if truncate is False or (truncate is None and not self._program.text.truncates):
-            count, spare = len(encoded[over[0]].ids), pieces[over[0]].spare
-            has = count if spare is None else f"more than {count - spare}"
-            others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
-            raise InputTooLongError(
-                f"Text {first + over[0]} has {has} tokens; at most {bound.length} are accepted ({bound.why}){others}. "
-                "Shorten or split it, or pass truncate=True."
-            )
+    def _too_long(self, over: list[int], pieces: list[Piece], encoded: list[Encoded], first: int) -> InputTooLongError:
+        count, spare = len(encoded[over[0]].ids), pieces[over[0]].spare
+        has = count if spare is None else f"more than {count - spare}"
+        others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
+        return InputTooLongError(
+            f"Text {first + over[0]} has {has} tokens; at most {self._bound.length} are accepted ({self._bound.why})"
+            f"{others}. Shorten or split it, or pass truncate=True."
+        )
 
-    def warn_of_cuts(self, cut: list[int], total: int) -> None:
-        """Say which texts the folder's rule has truncated, if any."""
-        if cut:
-            message = (
-                f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
-                f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them."
-            )
-            warnings.warn(message, HeadraceWarning, stacklevel=3)
+    def _warn_of_cuts(self, cut: list[int], total: int) -> None:
+        warnings.warn(
+            f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
+            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them.",
+            HeadraceWarning,
+            stacklevel=6,
+        )
 
     def _surely_fit(self, encoded: list[Encoded]) -> bool:
         """Whether no text can be refused by `_check`, seen all at once."""
@@ -251,79 +284,12 @@ class Texts:
                 f"At most {longest} tokens are accepted ({self._bound.why}), which leaves no room beside those that "
                 "the tokenizer adds. Raise that limit."
             )
-        _require_marker(self._program, one.ids, f"Text {number}")
+        require_marker(self._program, one.ids, f"Text {number}")
         if one.ids.max() >= vocabulary:
             raise InputError(
                 f"Text {number} has token id {one.ids.max()}, but the model has {vocabulary} token embeddings. Pass "
                 "the tokenizer that belongs to the model, as tokenizer=."
             )
-
-
-def check_ids(
-    program: Program, token_ids: Iterable[Any], token_type_ids: Iterable[Any] | None, bound: Bound
-) -> list[Encoded]:
-    """The requests of a call on token ids, one sequence of int each.
-
-    Raises:
-        InputError: not int, none at all, ids outside the vocabulary, types that do not fit.
-        InputTooLongError: more ids than the bound.
-    """
-    rows = _integers(token_ids, "token_ids")
-    whole = np.concatenate(rows) if rows else np.zeros(1, np.int64)
-    longest = max(map(len, rows), default=0)
-    outside = whole.min() < 0 or whole.max() >= program.vocabulary
-    if outside or program.marker is not None or (bound.length is not None and longest > bound.length):
-        _check_each(program, rows, bound)
-    if token_type_ids is None:
-        return [Encoded(row.astype(np.int64, copy=False)) for row in rows]
-    if TYPES not in program.input_names:
-        raise InputError(
-            f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
-        )
-    types = _integers(token_type_ids, TYPES)
-    if [len(row) for row in types] != [len(row) for row in rows] or any(row.min() < 0 for row in types):
-        raise InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")
-    if program.token_types is not None and any(row.max() >= program.token_types for row in types):
-        raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
-    return [Encoded(row.astype(np.int64), kind.astype(np.int64)) for row, kind in zip(rows, types, strict=True)]
-
-
-def _check_each(program: Program, rows: list[NDArray[Any]], bound: Bound) -> None:
-    """Raise for the first request that is outside the vocabulary, too long, or lacks the token that the head reads."""
-    for number, row in enumerate(rows):
-        if (outside := row[(row < 0) | (row >= program.vocabulary)]).size:
-            raise InputError(f"token_ids[{number}] holds {outside[0]}; 0 to {program.vocabulary - 1} are accepted.")
-        if bound.length is not None and len(row) > bound.length:
-            raise InputTooLongError(
-                f"token_ids[{number}] has {len(row)} tokens; at most {bound.length} are accepted ({bound.why}). "
-                "Shorten or split it."
-            )
-        _require_marker(program, row, f"token_ids[{number}]")
-
-
-def _require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
-    if program.marker is not None and program.marker not in ids:
-        raise InputError(
-            f"{name} has no token {program.marker}, whose row the model's head reads. Add the end-of-text token, as "
-            "the model's tokenizer does."
-        )
-
-
-def _integers(rows: Iterable[Any], name: str) -> list[NDArray[Any]]:
-    if not many(rows, name):
-        raise InputError(f"{name} is {reprlib.repr(rows)}; a list of requests is accepted, each a sequence of int.")
-    arrays = []
-    for number, row in enumerate(rows):
-        try:
-            array = np.asarray(row)
-        except (TypeError, ValueError):
-            array = np.empty(0)
-        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-            raise InputError(
-                f"{name}[{number}] is {reprlib.repr(row)}; a sequence of one or more int is accepted, one a request."
-            )
-        arrays.append(array)
-    return arrays
 
 
 def _require(tokenizer: Any, offsets: bool) -> None:
@@ -336,38 +302,6 @@ def _require(tokenizer: Any, offsets: bool) -> None:
             f"The tokenizer {tokenizer.name_or_path or reprlib.repr(tokenizer)} runs in Python and cannot say where "
             "its tokens stand in the text. Pass a fast one (with a tokenizer.json) as tokenizer=."
         )
-
-
-def _prompt(program: Program, prompt: str | None) -> str:
-    known = dict(program.text.prompts)
-    name = program.text.default_prompt if prompt is None else prompt
-    if prompt is not None and not isinstance(prompt, str):
-        raise InputError(f"prompt is {reprlib.repr(prompt)}; a prompt's name or its text is accepted.")
-    if name is None or name in known:
-        return known.get(name or "", "") or ""
-    if prompt is None:
-        raise InputError(
-            f"The model's default prompt {name!r} is not among its prompts ({', '.join(known) or 'none'}). Pass "
-            'prompt="" to go without one.'
-        )
-    if known and prompt:
-        warnings.warn(
-            f"prompt={prompt!r:.80} is none of the model's prompts ({', '.join(known)}) and is taken as a text.",
-            HeadraceWarning,
-            stacklevel=5,
-        )
-    _require_unicode(prompt, "The prompt")
-    return prompt
-
-
-def _require_unicode(text: str, name: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name} has half a surrogate pair at character {error.start}, which no tokenizer reads. Decode it anew "
-            'with errors="replace".'
-        ) from None
 
 
 def _lower_casing(tokenizer: Any) -> Any:

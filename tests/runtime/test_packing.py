@@ -130,6 +130,19 @@ def test_the_compiled_packed_program(analysed: Any, tiny: Any) -> None:
     oracle.require_close(answers, tiny("xlm-roberta"), requests, oracle.pooled("mean"))
 
 
+def test_requests_that_fill_no_row_wait_for_those_that_come_after(analysed: Any) -> None:
+    """Each part's first row is begun at once; the last, if there is room in it, when no more come."""
+    encoded = [Encoded(np.arange(n) % 90) for n in [60] * 40 + [3] * 5 + [50] * 30 + [7, 9]]
+    parts = [encoded[:40], encoded[40:45], encoded[45:75], encoded[75:]]
+    engine = Engine(analysed("xlm-roberta"), Reference(Layout.PACKED))
+    rows = [list(places) for places, _ in engine.answered("embed", parts, len(encoded))]
+    assert sorted(place for row in rows for place in row) == list(range(len(encoded)))
+    assert [len(row) for row in rows] == [17, 17, 11, 20, 12]
+    assert {*range(34, 45)} <= {*rows[2]}
+    for one, other in zip(engine.run_parts("embed", parts, 77), engine.run("embed", encoded), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 class Small(Reference):
     """A device whose memory holds so many tokens at once."""
 

@@ -31,7 +31,7 @@ from headrace.runtime import weights
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.pieces import clip
-from headrace.runtime.text.tokens import Texts, check_ids
+from headrace.runtime.text.tokens import Texts
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CORPUS = [
@@ -447,6 +447,38 @@ def test_a_text_too_long_is_named_by_its_number() -> None:
         Texts(byte_level(), limited(8)).encode(["#", "#" * 9, "#" * 10], truncate=False, first=100)
 
 
+def test_texts_of_later_parts_are_named_by_their_numbers() -> None:
+    usual = ["the fox " * 300] * 100
+    reader = Texts(wordpiece(), program(limits=Limits(2000, "a table")))
+    assert len(list(reader.ahead(usual, truncate=None))) > 1
+    refused = {
+        "Text 107 is 5; here a str is accepted": 5,
+        "Text 107 has half a surrogate pair": "\ud800",
+        r"Text 107 has .* tokens; at most 2000 are accepted": "fox. " * 4000,
+    }
+    for met, text in refused.items():
+        with pytest.raises(InputError, match=met):
+            reader.encode([*usual, text], truncate=False, first=7)
+    folder = program(limits=Limits(2000, "a table"), text=TextRules(max_length=400, truncates=True, why="the folder"))
+    with pytest.warns(HeadraceWarning, match="1 of 101 texts, the first of them text 107, were truncated") as caught:
+        found = Texts(wordpiece(), folder).encode(["the fox " * 150] * 100 + ["fox. " * 900], truncate=None, first=7)
+    assert len(caught) == 1
+    assert [one.lost > 0 for one in found] == [False] * 100 + [True]
+
+
+@pytest.mark.parametrize("count", [1, 80])
+@pytest.mark.parametrize("made", [wordpiece, slow])
+def test_what_truncation_took_away_is_counted(made: Callable[..., Any], count: int) -> None:
+    """Of a text that was read whole; of a longer one, as much as was read."""
+    texts = ["the fox jumps over the dog", "the fox", "the fox " * 400] * count
+    whole = [len(one.ids) for one in Texts(made(), program()).encode(texts[:3], truncate=False)]
+    for one, tokens in zip(Texts(made(), limited(6)).encode(texts, truncate=True), whole * count, strict=True):
+        assert len(one.ids) == min(6, tokens)
+        assert 0 <= one.lost <= tokens - len(one.ids)
+        assert (one.lost > 0) == (tokens > 6)
+        assert tokens > 100 or one.whole == tokens
+
+
 @pytest.mark.parametrize("thing", [None, 5, b"bytes", ["nested"], ("a", "b"), float("nan")])
 def test_what_is_no_text_is_refused(thing: Any) -> None:
     with pytest.raises(InputError, match=r"Text 1 is .*; here a str is accepted"):
@@ -560,47 +592,6 @@ def test_threads_use_the_tokenizer_one_at_a_time() -> None:
     for thread in threads:
         thread.join()
     assert tokenizer.most == 1
-
-
-def test_ids_are_taken_as_they_are() -> None:
-    rows = [[1, 2, 3], np.array([4, 5], np.int32), (6,)]
-    encoded = check_ids(program(vocabulary=7), rows, None, Bound(3, "why"))
-    assert ids(encoded) == [[1, 2, 3], [4, 5], [6]]
-    assert all(one.types is None and one.ids.dtype == np.int64 for one in encoded)
-    (typed,) = check_ids(program(vocabulary=7), [[1, 2]], [[0, 1]], Bound(None, ""))
-    assert typed.types is not None
-    assert typed.types.tolist() == [0, 1]
-
-
-def test_tensors_are_ids_too() -> None:
-    import torch
-
-    assert ids(check_ids(program(), torch.tensor([[1, 2], [3, 4]]), None, Bound(None, ""))) == [[1, 2], [3, 4]]
-
-
-@pytest.mark.parametrize("row", [[], [1.0, 2.0], ["a"], [None], [[1, 2]], 5, "text", [True, False], [[1], [1, 2]]])
-def test_what_are_no_ids_is_refused(row: Any) -> None:
-    with pytest.raises(InputError, match=r"token_ids\[1\] is .*a sequence of one or more int is accepted"):
-        check_ids(program(), [[1], row], None, Bound(None, ""))
-
-
-@pytest.mark.parametrize(("row", "named"), [([1, 7], "7"), ([1, -1], "-1"), ([2**63], str(2**63))])
-def test_ids_out_of_the_vocabulary_are_refused(row: list[int], named: str) -> None:
-    with pytest.raises(InputError, match=rf"token_ids\[0\] holds {named}; 0 to 6 are accepted"):
-        check_ids(program(vocabulary=7), [row], None, Bound(None, ""))
-
-
-def test_ids_too_long_are_refused() -> None:
-    with pytest.raises(InputTooLongError, match=r"token_ids\[1\] has 4 tokens; at most 3 are accepted \(the table\)"):
-        check_ids(program(), [[1], [1, 2, 3, 4]], None, Bound(3, "the table"))
-
-
-def test_token_types_must_fit() -> None:
-    for types in ([[0]], [[0, 0], [0]], [[0, -1]]):
-        with pytest.raises(InputError, match="token_type_ids do not fit token_ids"):
-            check_ids(program(), [[1, 2]], types, Bound(None, ""))
-    with pytest.raises(InputError, match="takes no token_type_ids; its inputs are input_ids"):
-        check_ids(program(inputs=(Input("input_ids"),)), [[1]], [[0]], Bound(None, ""))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

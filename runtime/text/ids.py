@@ -1,0 +1,119 @@
+"""Token ids that callers bring themselves: which are accepted."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InputError, InputTooLongError
+from headrace.ir import Program
+from headrace.runtime.ahead import in_parts
+from headrace.runtime.text.bounds import Bound
+from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.given import many
+
+TYPES = "token_type_ids"
+
+
+def read_ids(
+    program: Program, token_ids: Any, token_type_ids: Any, bound: Bound
+) -> tuple[int, Iterator[list[Encoded]]]:
+    """The requests of a call on token ids, one sequence of int each: how many, and in parts, each checked when drawn.
+
+    Raises:
+        InputError: not int, none at all, ids outside the vocabulary, types that do not fit.
+        InputTooLongError: more ids than the bound.
+    """
+    rows = _listed(token_ids, "token_ids")
+    if token_type_ids is None:
+        return len(rows), (_checked(program, rows, part, bound) for part in in_parts(map(_size, rows)))
+    if TYPES not in program.input_names:
+        raise InputError(
+            f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
+        )
+    types = _listed(token_type_ids, TYPES)
+    if len(types) != len(rows):
+        raise _misfit()
+    parts = in_parts(map(_size, rows))
+    return len(rows), (_typed(program, _checked(program, rows, part, bound), types, part) for part in parts)
+
+
+def _listed(rows: Any, name: str) -> Sequence[Any]:
+    if not many(rows, name):
+        raise InputError(f"{name} is {reprlib.repr(rows)}; a list of requests is accepted, each a sequence of int.")
+    return rows if isinstance(rows, list) else list(rows)
+
+
+def _size(row: Any) -> int:
+    try:
+        return len(row)
+    except TypeError:
+        return 1  # it is refused when its turn comes
+
+
+def _checked(program: Program, given: Sequence[Any], part: range, bound: Bound) -> list[Encoded]:
+    rows = _integers(given, part, "token_ids")
+    whole = np.concatenate(rows)
+    outside = whole.min() < 0 or whole.max() >= program.vocabulary
+    if outside or program.marker is not None or (bound.length is not None and max(map(len, rows)) > bound.length):
+        _check_each(program, rows, part, bound)
+    return [Encoded(row.astype(np.int64, copy=False)) for row in rows]
+
+
+def _typed(program: Program, encoded: list[Encoded], given: Sequence[Any], part: range) -> list[Encoded]:
+    types = _integers(given, part, TYPES)
+    if any(len(one.ids) != len(row) or row.min() < 0 for one, row in zip(encoded, types, strict=True)):
+        raise _misfit()
+    if program.token_types is not None and any(row.max() >= program.token_types for row in types):
+        raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
+    return [Encoded(one.ids, row.astype(np.int64)) for one, row in zip(encoded, types, strict=True)]
+
+
+def _misfit() -> InputError:
+    return InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")
+
+
+def _check_each(program: Program, rows: list[NDArray[Any]], part: range, bound: Bound) -> None:
+    """Raise for the first request that is outside the vocabulary, too long, or lacks the token that the head reads."""
+    for number, row in zip(part, rows, strict=True):
+        if (outside := row[(row < 0) | (row >= program.vocabulary)]).size:
+            raise InputError(f"token_ids[{number}] holds {outside[0]}; 0 to {program.vocabulary - 1} are accepted.")
+        if bound.length is not None and len(row) > bound.length:
+            raise InputTooLongError(
+                f"token_ids[{number}] has {len(row)} tokens; at most {bound.length} are accepted ({bound.why}). "
+                "Shorten or split it."
+            )
+        require_marker(program, row, f"token_ids[{number}]")
+
+
+def require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
+    """Refuse a request without the token whose row the model's head reads, if there is one.
+
+    Raises:
+        InputError: `ids` do not hold it; `name` begins the message.
+    """
+    if program.marker is not None and program.marker not in ids:
+        raise InputError(
+            f"{name} has no token {program.marker}, whose row the model's head reads. Add the end-of-text token, as "
+            "the model's tokenizer does."
+        )
+
+
+def _integers(rows: Sequence[Any], part: range, name: str) -> list[NDArray[Any]]:
+    arrays = []
+    for number in part:
+        try:
+            array = np.asarray(rows[number])
+        except (TypeError, ValueError):
+            array = np.empty(0)
+        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+            raise InputError(
+                f"{name}[{number}] is {reprlib.repr(rows[number])}; a sequence of one or more int is accepted, one a "
+                "request."
+            )
+        arrays.append(array)
+    return arrays
