@@ -10,6 +10,8 @@ from headrace.backends.gpu import Gpu
 from headrace.errors import TargetError
 
 OLDEST = (8, 0)
+# The first whose matrix units multiply float8, and the dtype that such products come in on all of them.
+FLOAT8_FROM, FLOAT8_IN = (8, 9), "bfloat16"
 
 
 class Cuda(Gpu):
@@ -38,3 +40,17 @@ class Cuda(Gpu):
             )
         if importlib.util.find_spec("triton") is None:
             raise TargetError(f"The target cuda needs Triton, which is not installed. pip install triton, {other}")
+
+    def require_scheme(self, scheme: str, dtype: str) -> None:
+        """Float8 takes the matrix units of Ada or Hopper and later, and a program in bfloat16."""
+        if dtype != FLOAT8_IN:
+            raise TargetError(
+                f'The target cuda runs quantize="{scheme}" within {FLOAT8_IN}, not {dtype}. Add '
+                f'dtype="{FLOAT8_IN}", or leave quantize out.'
+            )
+        found = torch.cuda.get_device_capability()
+        if found < FLOAT8_FROM:
+            raise TargetError(
+                f'quantize="{scheme}" needs compute capability {FLOAT8_FROM[0]}.{FLOAT8_FROM[1]} or above; '
+                f"{torch.cuda.get_device_name()} has {found[0]}.{found[1]}. Leave quantize out."
+            )

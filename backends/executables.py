@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from headrace import graphs
 from headrace.backends.activations import shorten
+from headrace.backends.float8 import with_scaled_products
 from headrace.backends.held import hold_waves
 from headrace.backends.inductor import Decompositions, quiet
 from headrace.backends.kernels.tuning import family
@@ -86,6 +87,7 @@ class Padded(OfGraph):
         super().__init__(program)
         with quiet(), exact(), torch.no_grad():
             module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
+            with_scaled_products(module.graph)
             self._run = _compiled(module, program, lambda: sample_batch(program), LONGEST)
 
     @torch.no_grad()
@@ -139,6 +141,7 @@ def _kernels(program: Program) -> fx.GraphModule:
 
     module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
     shorten(module.graph)
+    with_scaled_products(module.graph)
     hold_waves(module.graph)
     return module
 

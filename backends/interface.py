@@ -71,6 +71,19 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class Quantizer(Protocol):
+    """A backend that runs programs whose linear layers multiply in fewer bits; the others run none."""
+
+    def require_scheme(self, scheme: str, dtype: str) -> None:
+        """Raise a TargetError that names the remedy where the target does not run a scheme of `Quantized` here.
+
+        Args:
+            dtype: of the program's other operations.
+        """
+        ...
+
+
+@runtime_checkable
 class Planner(Protocol):
     """A backend that says beforehand what it will do, and that has kernels of ours, which compile without a device."""
 

@@ -58,6 +58,12 @@ def _choices(program: Program, target: str, architecture: Architecture | None, p
     if program.attention:
         yield _attention(program, padded)
     yield from _graphs(program)
+    if program.quantized is not None:
+        yield Choice(
+            "products in 8 bits",
+            f"{program.quantized.layers} of {program.quantized.among} linear layers, by torch._scaled_mm",
+            f"{program.quantized.scheme} was asked for: a scale for each row, found as it comes, and for each output",
+        )
     yield Choice(
         "products",
         f"a library's, float32_matmul_precision={PRECISION}",

@@ -38,7 +38,7 @@ class Reference(OnTensors):
 
     name = "reference"
     suffix = ".pt2"
-    dtypes = ("float32", "bfloat16", "float16", "float64")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16", "float64")
     step_tokens = 1024
 
     def __init__(self, layout: Layout = Layout.PADDED) -> None:

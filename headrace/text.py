@@ -46,14 +46,21 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"  recurrent  {recurrent_text(node)}"
     if program.padding:
         yield f"  padding    {program.padding}"
-    if program.layout is Layout.PACKED or program.layout_why:
-        yield f"  layout     {program.layout}" + f" ({program.layout_why})" * bool(program.layout_why)
+    yield from _lowered(program)
     if program.route:
         yield f"  route      {program.route.name} ({program.route.rule}: {program.route.reason})"
     if program.prefill:
         yield f"  prefill    {program.prefill}"
     for task in program.tasks:
         yield f"  task       {task.task}: {'supported' if task.supported else 'refused'} ({task.reason})"
+
+
+def _lowered(program: Program) -> Iterator[str]:
+    if program.layout is Layout.PACKED or program.layout_why:
+        yield f"  layout     {program.layout}" + f" ({program.layout_why})" * bool(program.layout_why)
+    if program.quantized:
+        made = program.quantized
+        yield f"  quantized  {made.scheme}, {made.layers} of {made.among} linear layers"
 
 
 def _bounds(program: Program) -> Iterator[str]:

@@ -179,7 +179,7 @@ def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None
         one[PADDING] = torch.ones_like(one["input_ids"])
         (alone,) = wide_outputs(padded, {name: one[name] for name in padded.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
-        if not same(alone, got):
+        if alone.shape != got.shape or not same(alone, got):
             raise TraceError(
                 "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
                 "the row, crosses from the sequences before it."

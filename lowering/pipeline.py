@@ -15,6 +15,7 @@ from headrace.lowering.merge import MergeLinear
 from headrace.lowering.padding import MeasurePadding
 from headrace.lowering.passes import Pass, run_passes
 from headrace.lowering.probe import Probe
+from headrace.lowering.quantize import QuantizeLinear
 from headrace.lowering.recover import Recover
 from headrace.lowering.route import DecideRoute
 from headrace.lowering.select import SelectTask
@@ -53,3 +54,8 @@ def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> P
 def prepare(program: Program, task: Task, layout: Layout = Layout.PADDED) -> Program:
     """Cut down to one task, in the layout that the target runs best where the program admits it."""
     return run_passes(program, preparation(task, layout))
+
+
+def quantize(prepared: Program) -> Program:
+    """A prepared program whose large linear layers multiply in eight bits."""
+    return run_passes(prepared, (QuantizeLinear(),))

@@ -24,6 +24,7 @@ from headrace.runtime.engine import runnable
 from headrace.runtime.explain.report import explain
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
+from headrace.runtime.quality import require_scheme
 from headrace.runtime.states import ModelState, bring_state
 from headrace.tasks import Tasks, select
 
@@ -149,6 +150,8 @@ class Lowered:
         task: str | None = None,
         max_length: int | None = None,
         token_budget: int | None = None,
+        quantize: str | None = None,
+        force: bool = False,
         progress: bool | None = None,
     ) -> CompiledModel:
         """Compile for a task: the user's, else the default one. The others are compiled when they are first used.
@@ -157,11 +160,13 @@ class Lowered:
             TaskNotEnabledError: the task is not supported. Without a task, a model that supports none is made all the
                 same: its `tasks` say why, and so does asking it.
             TargetError: the target cannot compile or run here, or this version cannot run the task.
+            VerifyError: the quantised model answers otherwise than the model.
         """
         self.backend.check(compiles=True)
+        require_scheme(quantize, self.backend, self.program.dtype)
         model = CompiledModel(
             self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
-            side_files=self.side_files,
+            side_files=self.side_files, quantize=quantize, force=force,
         )  # fmt: skip
         if task is not None:
             model.engine.lane(task, progress)
@@ -238,7 +243,7 @@ def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
         return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files)
 
 
-def compile(
+def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     model: Source,
     *,
     task: str | None = None,
@@ -249,6 +254,8 @@ def compile(
     tokenizer: Any = None,
     pooling: str | tuple[str, ...] | None = None,
     token_budget: int | None = None,
+    quantize: str | None = None,
+    force: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool | None = None,
@@ -262,6 +269,9 @@ def compile(
         dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which).
         max_length: tokens a text at most, over what the folder says; never over what the model can take.
         token_budget: padded tokens in one step at most; a longer text is an error, or truncated where asked.
+        quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
+            answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
+        force: keep a quantised model whose answers fail that gate.
         progress: show progress on stderr; None on a terminal only.
 
     The other arguments are `trace`'s.
@@ -269,12 +279,14 @@ def compile(
     Raises:
         HeadraceError: whatever cannot be loaded, traced, typed, served or run here; each says what to do.
     """
-    find_backend(target)  # what cannot run here is refused before anything is loaded
+    require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
         model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, revision=revision,
         trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
-    return lowered.compile(task=task, max_length=max_length, token_budget=token_budget, progress=progress)
+    return lowered.compile(
+        task=task, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force, progress=progress
+    )
 
 
 def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:

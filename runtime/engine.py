@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace import debug
 from headrace.backends.interface import Backend, Executable, Planner
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMemoryError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
@@ -18,6 +19,7 @@ from headrace.runtime.answers import require_finite
 from headrace.runtime.arrays import Given
 from headrace.runtime.batching import Rows, Step
 from headrace.runtime.progress import bar
+from headrace.runtime.quality import measured, require_quality, samples, words
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import counts
@@ -76,18 +78,23 @@ class Engine:
         backend: Backend,
         token_budget: int | None = None,
         lanes: Mapping[OutputKind, Lane] | None = None,
+        quantize: str | None = None,
+        force: bool = False,
     ) -> None:
         """Compile nothing yet.
 
         Args:
             token_budget: padded tokens in a step at most; None leaves it to the backend.
             lanes: what was compiled before and read back.
+            quantize: the scheme of the linear layers, which the backend runs; None leaves them as they are.
+            force: keep what is quantised where its answers fail the gate.
 
         Raises:
             TargetError: no state of this version runs the program's route.
         """
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        self._quantize, self._force = quantize, force
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         state_for(program)
 
@@ -119,7 +126,8 @@ class Engine:
         lane = next(iter(self.lanes.values()), None)
         if lane is None:
             return self.program
-        return self.program.with_(layout=lane.program.layout, layout_why=lane.program.layout_why)
+        made = lane.program
+        return self.program.with_(layout=made.layout, layout_why=made.layout_why, quantized=made.quantized)
 
     def plan(self) -> tuple[Any, ...]:
         """What the target does with what was compiled first, and why: a `headrace.backends.plan.Choice` each."""
@@ -138,7 +146,29 @@ class Engine:
         from headrace.lowering.pipeline import prepare
 
         program = prepare(self.program, task, self.backend.layout)
+        if self._quantize is not None:
+            return self._quantized(program, task)
         return Lane(program, self.backend.compile(program), state_for(program))
+
+    def _quantized(self, plain: Program, task: Task) -> Lane:
+        """The lane of the program in fewer bits, held against the definition of the one that is not.
+
+        Raises:
+            VerifyError: it answers otherwise, and nothing said to keep it so.
+        """
+        from headrace.backends.reference import Interpreted, Reference
+        from headrace.lowering.pipeline import quantize
+
+        requests, program = samples(plain), quantize(plain)
+        assert program.quantized is not None
+        definition = Lane(plain, Interpreted(plain), state_for(plain))
+        made = Lane(program, self.backend.compile(program), state_for(program))
+        wanted = _answers(definition, Reference(plain.layout), task, requests)
+        found = measured(program.quantized, _answers(made, self.backend, task, requests), wanted)
+        debug.say(debug.STAGES, words(found))
+        if not self._force:
+            require_quality(found, program)
+        return replace(made, program=program.with_(quantized=found))
 
     def _warn_of_pooling(self, kind: OutputKind) -> None:
         pooling = self.program.pooling
@@ -272,6 +302,11 @@ class Engine:
             for request, row in zip(step.requests, rows, strict=True):
                 require_finite(row, f"The answer to request {request}", self.program.dtype)
         return rows
+
+
+def _answers(lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
+    engine = Engine(lane.program, backend, lanes={lane.program.outputs[0].kind: lane})
+    return engine.run(task, requests, progress=False)
 
 
 def _batcher(program: Program) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, HeadraceWarning, InputError
-from headrace.ir import OutputKind, Program, Task
+from headrace.ir import OutputKind, Program, Quantized, Task
 from headrace.runtime import answers
 from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.arrays import Arrays
@@ -56,11 +56,15 @@ class CompiledModel:
         token_budget: int | None = None,
         lanes: Mapping[OutputKind, Lane] | None = None,
         side_files: Mapping[str, str] | None = None,
+        quantize: str | None = None,
+        force: bool = False,
     ) -> None:
         """Take an analysed program; nothing is compiled before `warm` or the first request.
 
         Args:
             side_files: texts that an exported model's folder holds too, by their path there.
+            quantize: the scheme in which large linear layers multiply; one that the backend runs.
+            force: keep a quantised program whose answers fail the gate.
 
         Raises:
             TaskNotEnabledError: `task` is not supported.
@@ -76,7 +80,7 @@ class CompiledModel:
             else Texts(tokenizer, program, max_length, token_budget)
         )
         self.max_length, self._side_files = max_length, dict(side_files or {})
-        self.engine = Engine(program, backend, token_budget, lanes)
+        self.engine = Engine(program, backend, token_budget, lanes, quantize, force)
 
     def save(self, folder: str | Path) -> Path:
         """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""
@@ -139,6 +143,11 @@ class CompiledModel:
     def dtype(self) -> str:
         """The dtype that it runs in."""
         return self.program.dtype
+
+    @property
+    def quantized(self) -> Quantized | None:
+        """What is quantised and what that costs, of what was compiled first; None where nothing is."""
+        return self.engine.described().quantized
 
     def as_text(self) -> str:
         """The program on a page."""

@@ -26,6 +26,7 @@ from headrace.ir.facts import (
     Pooling,
     Positions,
     PositionSource,
+    Quantized,
     Source,
     TextRules,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "Positions",
     "Prefill",
     "Program",
+    "Quantized",
     "RecurrentSpec",
     "Route",
     "Source",

@@ -103,6 +103,27 @@ class TextRules:
 
 
 @dataclass(frozen=True)
+class Quantized:
+    """Linear layers that multiply in fewer bits than the program's dtype has, and what that costs its answers.
+
+    Attributes:
+        scheme: how they multiply; fp8: rows and weights in float8_e4m3fn, a scale for each row and output.
+        layers: how many do so.
+        among: how many linear layers there are.
+        sequences: sample sequences whose answers were held against those of the program that is not quantised.
+        worst: the least cosine between the two, None where nothing was measured.
+        median: the median of the cosines.
+    """
+
+    scheme: str
+    layers: int
+    among: int
+    sequences: int = 0
+    worst: float | None = None
+    median: float | None = None
+
+
+@dataclass(frozen=True)
 class Source:
     """Where a program came from; for messages and manifests, never for a decision."""
 

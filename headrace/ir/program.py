@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.ir.attention import AttentionSpec, RecurrentSpec
 from headrace.ir.decision import Prefill, Route, Task, TaskDecision
-from headrace.ir.facts import Claim, Labels, Limits, PaddingRule, Pooling, Positions, Source, TextRules
+from headrace.ir.facts import Claim, Labels, Limits, PaddingRule, Pooling, Positions, Quantized, Source, TextRules
 from headrace.ir.signature import Head, Input, Output, OutputKind, PoolKind, Tap
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Program:
     padding: PaddingRule | None = None
     layout: Layout = Layout.PADDED
     layout_why: str = ""
+    quantized: Quantized | None = None
     route: Route | None = None
     prefill: Prefill | None = None
     tasks: tuple[TaskDecision, ...] = ()

@@ -60,7 +60,7 @@ class Opening:
         self._require_source()
         return headrace.lower(self.model, target=self.target, **self._options)
 
-    def compile(self, task: str | None) -> CompiledModel:
+    def compile(self, task: str | None, quantize: str | None = None, force: bool = False) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.
 
         Raises:
@@ -70,8 +70,9 @@ class Opening:
 
         if not self.is_saved:
             return headrace.compile(
-                self.model, task=task, target=self.target, max_length=self.max_length, **self._options
-            )
+                self.model, task=task, target=self.target, max_length=self.max_length, quantize=quantize, force=force,
+                **self._options,
+            )  # fmt: skip
         self._require_unsettled()
         return headrace.load(self.model, target=self.target)
 

@@ -23,11 +23,12 @@ from headrace.runtime.cli.options import (
     Trust,
 )
 from headrace.runtime.manifest import require_place
+from headrace.runtime.quality import words
 
 Saved = Annotated[Path, typer.Argument(help="A folder that `headrace export` or `headrace compile` wrote.")]
 
 
-def compile_(
+def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     model: Model,
     out: Annotated[
         Path | None, typer.Argument(help="The folder to write; every other command takes it as a model.")
@@ -41,6 +42,10 @@ def compile_(
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    quantize: Annotated[
+        str | None, typer.Option(help="fp8 multiplies large layers in 8 bits (cuda); what it costs is printed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Keep a quantised model whose answers fail the gate.")] = False,
     kernels_only: Annotated[
         bool,
         typer.Option(
@@ -61,7 +66,9 @@ def compile_(
     if out is None:
         raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
     require_place(out)
-    compiled = opening.compile(task)
+    compiled = opening.compile(task, quantize, force)
+    if compiled.quantized is not None:
+        console.note(words(compiled.quantized))
     folder = compiled.save(out)
     console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
 

@@ -21,6 +21,7 @@ from headrace.ir import (
     Task,
     TaskDecision,
 )
+from headrace.runtime import quality
 from headrace.runtime.engine import NOT_YET
 from headrace.runtime.states import STATES
 from headrace.tasks import Tasks
@@ -205,6 +206,7 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "vocabulary": f"{program.vocabulary:,} tokens" if program.vocabulary else "",
         "parameters": f"{program.source.parameters:,}",
         "dtype": program.dtype,
+        "quantised": quality.words(program.quantized) if program.quantized else "",
         "target": target or "not chosen yet",
         "traced with": ", ".join(" ".join(version) for version in program.source.versions),
         "source": program.source.name,

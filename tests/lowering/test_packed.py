@@ -9,11 +9,13 @@ import torch
 
 from headrace import graphs
 from headrace.errors import TraceError
+from headrace.frontend.trace import trace
 from headrace.ir import OFFSETS, BiasKind, Layout, PoolKind, Task
 from headrace.lowering.packed import PADDING, Pack, packed_inputs
-from headrace.lowering.pipeline import prepare
+from headrace.lowering.pipeline import analyse, prepare
 from headrace.ops import ATTENTION, MASK, POOL, pool_rows
 from headrace.packed_ops import ATTENTION_VARLEN, pool_packed
+from tests.tiny import build, checkpoint
 
 LENGTHS = (5, 17, 3, 11, 1, 12)
 CASES = {
@@ -148,3 +150,11 @@ def test_a_bias_of_more_than_the_distance_is_not_packed(analysed: Any) -> None:
         assert {spec.bias for spec in program.attention} == {BiasKind.TENSOR}
         with pytest.raises(TraceError, match="it is no function of the distance between query and key"):
             Pack()(prepare(program, Task.EMBED))
+
+
+def test_a_head_that_reads_its_row_by_place_stays_padded() -> None:
+    """One that was traced beside another pooling: in a packed row, the first token is that of one sequence alone."""
+    traced = trace(checkpoint(build("bert", "AutoModelForSequenceClassification")), (PoolKind.MEAN,))
+    program = prepare(analyse(traced.program, traced.behaviour), Task.CLASSIFY, Layout.PACKED)
+    assert program.layout is Layout.PADDED
+    assert "answers otherwise than alone" in program.layout_why

@@ -132,6 +132,11 @@ def test_embed_options_reach_the_model(headrace_: Any, folders: dict[str, str]) 
     np.testing.assert_array_equal(np.asarray([one["embedding"] for one in ran.answers], np.float32), expected)
 
 
+def test_quantising_is_refused_where_the_target_does_not(headrace_: Any, folders: dict[str, str]) -> None:
+    ran = headrace_("compile", folders["encoder"], folders["encoder"] + "-out", "--quantize", "fp8", *REFERENCE)
+    refused(ran, "target reference does not run --quantize fp8; cuda does", "--dtype int8")
+
+
 def test_warnings_take_a_line_each(headrace_: Any, folders: dict[str, str]) -> None:
     ran = headrace_("embed", folders["encoder"], "w5", "--dtype", "bfloat16", *REFERENCE)
     assert re.fullmatch(r"headrace: warning: [^\n]*--pooling[^\n]*\nheadrace: target reference, bfloat16\n", ran.err)
@@ -451,6 +456,7 @@ def test_libraries_make_no_noise(tmp_path: Path) -> None:
         ("pass trust_remote_code=True to", "pass --trust-remote-code to"),
         ("(max_length=40)", "(--max-length 40)"),
         ('compile with prefill="single_pass".', "compile with --prefill single_pass."),
+        ('leave quantize="fp8" out, or pass force=True', "leave --quantize fp8 out, or pass --force"),
         ("is_causal=False says", "is_causal=False says"),
         ("hold(attention_mask)", "hold(attention_mask)"),
     ],

@@ -1,0 +1,104 @@
+"""What quantising costs: a program's answers beside those of the program that is not quantised, and the gate."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.backends.interface import Backend, Quantizer
+from headrace.errors import InputError, TargetError, VerifyError
+from headrace.ir import Program, Quantized
+from headrace.runtime.text.encoded import Encoded
+
+SCHEMES = ("fp8",)
+# Of answers to the unquantised program's own, at least: what exports in int8 are held to.
+GATE = 0.97
+# Lengths of the sample sequences, as far as the program takes them.
+LENGTHS = (3, 12, 31, 64, 7, 128, 200, 90, 1, 17, 48, 256)
+
+
+def require_scheme(scheme: str | None, backend: Backend, dtype: str | None = None) -> None:
+    """Refuse what the target does not run, before anything is loaded.
+
+    Args:
+        dtype: of the program; None where it is not known yet.
+
+    Raises:
+        InputError: there is no such scheme.
+        TargetError: the target does not run it.
+    """
+    if scheme is None:
+        return
+    if scheme not in SCHEMES:
+        raise InputError(f"quantize is {scheme!r}; choose from {', '.join(SCHEMES)}, or leave it out.")
+    if not isinstance(backend, Quantizer):
+        raise TargetError(
+            f'The target {backend.name} does not run quantize="{scheme}"; cuda does. Leave quantize out. A model '
+            'exported to ONNX has its weights in 8 bits with dtype="int8".'
+        )
+    if dtype is not None:
+        backend.require_scheme(scheme, dtype)
+
+
+def samples(program: Program) -> list[Encoded]:
+    """Sequences of pseudorandom tokens of the vocabulary, of several lengths within the program's limits.
+
+    Raises:
+        InputError: the program reads arrays, for which there are none.
+    """
+    if program.arrays:
+        raise InputError(
+            f"The quality of a quantised model is measured on token ids, and this one reads {program.arrays[0].name}. "
+            "Leave quantize out."
+        )
+    random, longest = np.random.default_rng(0), program.limits.length or max(LENGTHS)
+    drawn = [random.integers(0, program.vocabulary, min(length, longest)) for length in LENGTHS]
+    if program.marker is not None:
+        for ids in drawn:  # the head reads the rows of one token, which must be there, and once
+            ids[ids == program.marker] = (program.marker + 1) % program.vocabulary
+            ids[-1] = program.marker
+    return [Encoded(ids) for ids in drawn]
+
+
+def measured(found: Quantized, got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> Quantized:
+    """The facts with the cosines of answers to those wanted, one a sequence.
+
+    An answer of a single number has no direction: there, those of all sequences are one vector.
+    """
+    if wanted[0].size == 1 and wanted[0].ndim == 1:
+        got, wanted = [np.concatenate(got)], [np.concatenate(wanted)]
+    cosines = [_cosine(one, other) for one, other in zip(got, wanted, strict=True)]
+    return replace(found, sequences=len(LENGTHS), worst=min(cosines), median=statistics.median(cosines))
+
+
+def require_quality(found: Quantized, program: Program) -> None:
+    """Refuse a program whose answers turned too far.
+
+    Raises:
+        VerifyError: says how far, and what is accepted.
+    """
+    if found.worst is None or not found.worst >= GATE:
+        raise VerifyError(
+            f"{program.source.name} in {found.scheme} answers otherwise than in {program.dtype}: {words(found)}; at "
+            f'least {GATE:g} is accepted. Leave quantize="{found.scheme}" out, or pass force=True to keep it.'
+        )
+
+
+def words(found: Quantized) -> str:
+    """What is quantised, and what it costs."""
+    layers = f"{found.scheme} in {found.layers} of {found.among} linear layers"
+    if found.worst is None or found.median is None:
+        return f"{layers}, what it costs was not measured"
+    cosines = f"{found.worst:.5f} at worst and {found.median:.5f} in the median of {found.sequences} random sequences"
+    return f"{layers}, cosine to the answers without it {cosines}"
+
+
+def _cosine(one: NDArray[Any], other: NDArray[Any]) -> float:
+    a, b = np.asarray(one, np.float64).ravel(), np.asarray(other, np.float64).ravel()
+    length = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b / length) if length > 0 else float(np.array_equal(a, b))
