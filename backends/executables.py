@@ -28,6 +28,7 @@ from headrace.backends.plan import capturable
 from headrace.backends.precision import exact
 from headrace.backends.replay import Replays
 from headrace.errors import OutOfMemoryError
+from headrace.graphs import HALVES
 from headrace.ir import OFFSETS, TARGET, Program
 from headrace.samples import draw
 
@@ -153,14 +154,23 @@ def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest:
     for node in module.graph.nodes:
         node.target = PYTHONS.get(node.target, node.target)
     module.recompile()
-    # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
-    compiled = torch.compile(module, fullgraph=True, dynamic=True, options={"shape_padding": False})
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, options=_options(program))
     try:
         compiled(*_free(program, sample(), longest))
     except ConstraintViolationError:
         # A guard that torch cannot prove for every size, such as those of experts' routing: it is checked at each call.
         compiled(*_free(program, sample(), None))
     return compiled
+
+
+def _options(program: Program) -> dict[str, Any]:
+    """Inductor's, beside what it does by itself."""
+    return {
+        # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
+        "shape_padding": False,
+        # exp without its care for the smallest floats, 1e-38, of which no half-precision result shows anything.
+        "use_fast_math": getattr(torch, program.dtype) in HALVES,
+    }
 
 
 def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:

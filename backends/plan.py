@@ -11,6 +11,9 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from headrace.backends.architecture import Architecture
+from headrace.backends.kernels.activated import FEW
+from headrace.backends.kernels.activated_match import activations
+from headrace.backends.kernels.tuning import PRODUCTS, family
 from headrace.backends.precision import PRECISION
 from headrace.backends.replay import LONGEST, SHORT_ROWS
 from headrace.ir import AttentionType, Layout, Program, State
@@ -57,6 +60,7 @@ def _choices(program: Program, target: str, architecture: Architecture | None, p
         )
     if program.attention:
         yield _attention(program, padded)
+    yield from _activations(program, architecture)
     yield from _graphs(program)
     if program.quantized is not None:
         yield Choice(
@@ -80,6 +84,18 @@ def _attention(program: Program, padded: str) -> Choice:
         f"Headrace's Triton kernel, for all {len(program.attention)}",
         f"one source serves CUDA and ROCm and takes every mask; {kinds} here",
     )
+
+
+def _activations(program: Program, architecture: Architecture | None) -> Iterator[Choice]:
+    """The layers that a kernel of ours computes with their activation."""
+    name = architecture.name if architecture else family(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    count = sum(1 for _ in activations(program.graph.graph)) if program.layout is Layout.PACKED else 0
+    if count and name in PRODUCTS:
+        yield Choice(
+            "activations",
+            f"in the kernel of the product before them, {count}; below {FEW:,} tokens a library's product, then they",
+            f"it is tuned for {name}, and neither the product nor half a gated one is written and read again",
+        )
 
 
 def _graphs(program: Program) -> Iterator[Choice]:

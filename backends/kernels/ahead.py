@@ -12,9 +12,9 @@ from headrace.errors import TargetError
 from headrace.ir import Layout, Program
 
 SCOPE = (
-    "These are Headrace's own Triton kernels, specialised to this program: its attentions, pooling, rotations and "
-    "lists of tiles. torch's Inductor compiles the rest of the graph where the device is, and products come from its "
-    "libraries; neither is here. Compiled, not run."
+    "These are Headrace's own Triton kernels, specialised to this program: its attentions, pooling, rotations, lists "
+    "of tiles, and layers that end in an activation where those are tuned. torch's Inductor compiles the rest of the "
+    "graph where the device is, and products come from its libraries; neither is here. Compiled, not run."
 )
 
 
@@ -53,8 +53,7 @@ def kernels(program: Program, architecture: Architecture) -> list[Kernel]:
         code = compiled(launch, architecture)
         several = names.count(launch.name) > 1
         name = f"{launch.name}_{names[:place].count(launch.name)}" if several else launch.name
-        # Attention multiplies matrices, and no other kernel of ours does.
-        met = faults(code, multiplies=program.dtype if launch.attention else None, spills=None)
+        met = faults(code, multiplies=program.dtype if launch.multiplies else None, spills=None)
         met += [fault for spec in launch.attention for fault in mask_faults(launch.constants, spec)]
         wrong += [f"{name} {fault}" for fault in met]
         made.append(Kernel(name, launch.uses, code))

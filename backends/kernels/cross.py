@@ -62,6 +62,8 @@ def _source(launch: Launch) -> Any:
             signature[name], constants[name] = "constexpr", 1
         elif isinstance(value, Tensor):
             signature[name] = f"*{TYPES[value.dtype]}"
+        elif hasattr(value, "block_shape"):
+            signature[name] = f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}>"
         else:
             signature[name] = "i32"
         if isinstance(value, Tensor) or (known and value % DIVISOR == 0):

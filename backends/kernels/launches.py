@@ -8,10 +8,13 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from headrace.backends.kernels.activated import multiplied
+from headrace.backends.kernels.activated_kernel import multiply_activate
+from headrace.backends.kernels.activated_match import LINEAR_ACTIVATED
 from headrace.backends.kernels.lowered import ATTENTION_TRITON, POOL_TRITON, TILES, with_kernels
 from headrace.backends.kernels.rotary import rotate_rows, rotated
 from headrace.backends.kernels.rotary_match import ROTATE
-from headrace.backends.kernels.tuning import Blocks
+from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.backends.kernels.varlen_attention import Form, attended, listed
 from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
 from headrace.backends.kernels.varlen_pool import reduce_sequences, reduced
@@ -35,6 +38,11 @@ class Launch:
     constants: dict[str, Any]
     uses: tuple[str, ...]
     attention: tuple[AttentionSpec, ...] = ()
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the kernel multiplies matrices."""
+        return self.kernel in (attend_tiles, multiply_activate)
 
     @property
     def name(self) -> str:
@@ -91,7 +99,7 @@ def launch_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> Launc
 def specialisation(launch: Launch) -> tuple[Any, ...]:
     """What Triton compiles anew for: types, what is known of numbers, constants."""
     types = tuple(
-        str(value.dtype) if isinstance(value, Tensor) else value if isinstance(value, int) else "symbol"
+        value if isinstance(value, int) else str(getattr(getattr(value, "base", value), "dtype", "symbol"))
         for value in launch.arguments
     )
     return launch.name, types, tuple(sorted(launch.constants.items()))
@@ -103,10 +111,17 @@ def _attend(*values: Any, kernel: Any) -> None:
     attended(q, k, v, tiles, Blocks.of(blocks), form, sinks, bias, kernel)
 
 
+def _multiply(*values: Any, kernel: Any) -> None:
+    """As for rows that are many; with few of them a library multiplies."""
+    x, weight, bias, kind, gated, late, family = values
+    multiplied(x.reshape(-1, x.shape[-1]), weight, bias, kind, gated, late, PRODUCTS[family], kernel)
+
+
 # Each operator's kernel, and what launches it.
 LAUNCHERS: dict[Any, tuple[Any, Callable[..., Any]]] = {
     ATTENTION_TRITON: (attend_tiles, _attend),
     TILES: (list_tiles, listed),
     POOL_TRITON: (reduce_sequences, reduced),
     ROTATE: (rotate_rows, rotated),
+    LINEAR_ACTIVATED: (multiply_activate, _multiply),
 }

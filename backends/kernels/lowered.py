@@ -8,8 +8,9 @@ from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.backends.kernels import varlen_attention, varlen_pool  # noqa: F401 - registers the operators
+from headrace.backends.kernels.activated_match import with_activations
 from headrace.backends.kernels.rotary_match import with_rotations
-from headrace.backends.kernels.tuning import Blocks
+from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.backends.kernels.varlen_attention import Form, tile_rows, tuning_for
 from headrace.ir import OFFSETS, Window
 from headrace.packed_ops import ATTENTION_VARLEN, POOL_VARLEN
@@ -30,6 +31,8 @@ def with_kernels(exported: ExportedProgram, family: str) -> ExportedProgram:
 
 def _swap(graph: fx.Graph, family: str) -> None:
     with_rotations(graph)
+    if family in PRODUCTS:
+        with_activations(graph, family)
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     offsets, ids = given[OFFSETS], given["input_ids"]
     first = next(node for node in graph.nodes if node.op != "placeholder")

@@ -11,6 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from headrace.backends.architecture import Architecture
 from headrace.backends.kernels import cross, machine_code, tiles, tuning
 from headrace.backends.kernels import varlen_attention as kernel
+from headrace.backends.kernels.activated import activated as activated_alone
+from headrace.backends.kernels.activated import multiplied
+from headrace.backends.kernels.activated_kernel import activate_rows, multiply_activate
 from headrace.backends.kernels.launches import Launch, Recorder
 from headrace.backends.kernels.rotary import rotate_rows, rotated
 from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
@@ -42,6 +45,10 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
     yield _row(merged, "attend_tiles tiles shared, two loops, bfloat16", architecture, "bfloat16")
     for name, launch in others():
         yield _row(launch, name, architecture, None)
+    if architecture.name in tuning.PRODUCTS:
+        for kind, gated in (("gelu", False), ("silu", True)):
+            launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
+            yield _row(launch, f"multiply_activate {kind}{', gated' * gated}, bfloat16", architecture, "bfloat16")
 
 
 def attention(
@@ -77,11 +84,22 @@ def others() -> Iterator[tuple[str, Launch]]:
             hidden = torch.empty(1, 4096, 768, dtype=BF16)
             made = _recorded(reduce_sequences, lambda k, h=hidden, n=kind: reduced(h, offsets, n.value, k))
             yield f"reduce_sequences {kind.value}", made
+        y = torch.empty(4096, 3072, dtype=BF16)
+        alone = _recorded(activate_rows, lambda k: activated_alone(y, "gelu", True, False, k))
+        yield "activate_rows gelu, gated, bfloat16", alone
         for dtype, normed in ((BF16, True), (BF16, False), (FP32, True)):
             x, waves = torch.empty(4096, 16, 128, dtype=dtype), torch.empty(4096, 128, dtype=dtype)
             weight = torch.empty(128, dtype=dtype) if normed else None
             made = _recorded(rotate_rows, lambda k, x=x, w=waves, n=weight: rotated(x, w, w, n, 1e-6, k))
             yield f"rotate_rows {'with the norm, ' * normed}{str(dtype).removeprefix('torch.')}", made
+
+
+def activated(kind: str, gated: bool, tuned: tuning.Product) -> Launch:
+    """A layer of bert-base's size with its activation."""
+    with FakeTensorMode():
+        x, weight, bias = (torch.empty(shape, dtype=BF16) for shape in ((4096, 768), (3072, 768), (3072,)))
+        made = lambda k: multiplied(x, weight, bias, kind, gated, False, tuned, k)  # noqa: E731
+        return _recorded(multiply_activate, made)
 
 
 def _recorded(function: Any, launch: Any) -> Launch:

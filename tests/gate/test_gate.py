@@ -22,7 +22,7 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("needs Triton: pip install triton", allow_module_level=True)
 
 from headrace.backends.kernels import ahead, cross, machine_code
-from headrace.backends.kernels.tuning import Blocks
+from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.lowering.pipeline import prepare
 from tests.backends.test_varlen_attention import CASES
 from tests.gate import gate, ours, programs, rows, seeded
@@ -39,7 +39,8 @@ def require_sound(found: list[rows.Row], wanted: dict[str, tuple[str, ...]]) -> 
     for name, of in wanted.items():
         architecture = ARCHITECTURES[name]
         here = [one for one in found if one.architecture == name]
-        assert len([one for one in here if one.of == "ours"]) == len(ours.ATTENTIONS) + 1 + 8
+        products = 2 if name in PRODUCTS else 0
+        assert len([one for one in here if one.of == "ours"]) == len(ours.ATTENTIONS) + 1 + 9 + products
         for program in of:
             mine = [one for one in here if one.of == program]
             emitted = [one for one in mine if one.kernel.startswith("triton_")]
