@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,16 @@ from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMem
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime import batching, packing, stacking
 from headrace.runtime.answers import require_finite
-from headrace.runtime.arrays import Given
+from headrace.runtime.asked import Asked, Request
 from headrace.runtime.batching import Rows, Step
 from headrace.runtime.progress import bar
 from headrace.runtime.quality import measured, require_quality, samples, words
 from headrace.runtime.states import ModelState, state_for
-from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import counts
 from headrace.tasks import Tasks, answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCHERS: dict[Layout, Any] = {Layout.PADDED: batching, Layout.PACKED: packing}
-Request = Encoded | Given
 AHEAD = 4  # steps that the target is given before the first is read back
 NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
 
@@ -46,27 +45,15 @@ class Lane:
     executable: Executable
     state: ModelState
 
+    @cached_property
+    def batcher(self) -> Any:
+        """What plans the program's steps, makes their inputs and reads their outputs."""
+        return stacking if self.program.arrays else BATCHERS[self.program.layout]
 
-@dataclass(frozen=True)
-class Asked:
-    """The requests of one call, as far as they have come, and their lengths."""
-
-    requests: list[Request]
-    lengths: list[int]
-    batch_size: int | None
-    count: int
-
-    @property
-    def more(self) -> bool:
-        """Whether some are still to come."""
-        return len(self.requests) < self.count
-
-    def take(self, part: Sequence[Request]) -> range:
-        """Add the next part; returns its places."""
-        begin = len(self.requests)
-        self.requests.extend(part)
-        self.lengths.extend(request.length for request in part)
-        return range(begin, len(self.requests))
+    @cached_property
+    def per_token(self) -> bool:
+        """Whether an answer has a row a token."""
+        return self.program.outputs[0].kind in PER_TOKEN_OUTPUTS
 
 
 class Engine:
@@ -95,6 +82,7 @@ class Engine:
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
+        self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         state_for(program)
 
@@ -106,6 +94,8 @@ class Engine:
             TargetError: this version has no runtime for it.
             ArtifactError: the program was read back without it.
         """
+        if (kind := self._kinds.get(task)) in self.lanes:
+            return self.lanes[kind]
         chosen, _ = select(self.program, task)
         assert chosen is not None
         if chosen in NOT_YET:
@@ -114,7 +104,7 @@ class Engine:
                 f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}. "
                 + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
             )
-        kind = answering(self.program, chosen).kind
+        self._kinds[task] = kind = answering(self.program, chosen).kind
         if kind not in self.lanes:
             self._warn_of_pooling(kind)
             with bar(f"Compiling {chosen} for {self.backend.name}", shown=progress):
@@ -192,18 +182,20 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
+        first: int = 0,
     ) -> list[Array]:
         """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
 
         Args:
             parts: none waits until the requests of the part before are answered.
             count: the requests of all parts together.
+            first: the number of the first in messages.
 
         Raises:
             NonFiniteError: an answer holds a NaN or an infinity.
         """
         results: list[Array] = [np.empty(0)] * count
-        for requests, rows in self.answered(task, parts, count, batch_size, progress):
+        for requests, rows in self.answered(task, parts, count, batch_size, progress, first):
             for request, row in zip(requests, rows, strict=True):
                 results[request] = row.copy()
         return results
@@ -215,6 +207,7 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
+        first: int = 0,
     ) -> Iterator[tuple[Sequence[int], Rows]]:
         """The answers to some requests at a time, by their places, while the target works on others.
 
@@ -223,10 +216,10 @@ class Engine:
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        asked = Asked([], [], batch_size, count)
+        asked = Asked([], [], batch_size, count, first)
         with bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", count, progress) as shown:
             for step, output in self._read(self._begun(lane, parts, asked)):
-                yield step.requests, self._rows(lane, step, asked.lengths, output)
+                yield step.requests, self._rows(lane, step, asked, output)
                 shown.advance(len(step.requests))
 
     def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
@@ -245,7 +238,7 @@ class Engine:
 
         Where more requests are to come, those of a step with room left wait for them.
         """
-        batcher, held = _batcher(lane.program), list[int]()
+        held = list[int]()
         for part in parts:
             begun = 0
             steps, held = self._plan(lane, [*held, *asked.take(part)], asked), []
@@ -255,16 +248,16 @@ class Engine:
                     break
                 begun += 1
                 try:
-                    inputs = self.backend.feed(batcher.assemble(step, asked.requests, lane.program))
+                    inputs = self.backend.feed(lane.batcher.assemble(step, asked.requests, lane.program))
                     yield step, self.backend.fetch(lane.state.step(lane.executable, inputs))
                 except OutOfMemoryError as error:
-                    self._halve(step, asked.lengths, error)
+                    self._halve(step, asked, error)
                     left = [request for one in (step, *steps) for request in one.requests]
                     steps = self._plan(lane, left, asked)
 
     def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
-        steps = _batcher(lane.program).plan(
+        steps = lane.batcher.plan(
             [asked.lengths[request] for request in left],
             lane.program,
             step_tokens=self._step_tokens or self.backend.step_tokens,
@@ -273,14 +266,14 @@ class Engine:
         )
         return (replace(step, requests=tuple(left[place] for place in step.requests)) for step in steps)
 
-    def _halve(self, step: Step, lengths: Sequence[int], error: OutOfMemoryError) -> None:
+    def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
         budget = self.token_budget or self.backend.step_tokens
         if len(step.requests) == 1:
             request = step.requests[0]
             raise OutOfMemoryError(
-                f"Request {request}, of {lengths[request]} tokens, needs more memory than is free though it ran alone: "
-                f"{error}. Shorten or split it, or free memory of the device."
+                f"Request {asked.first + request}, of {asked.lengths[request]} tokens, needs more memory than is free "
+                f"though it ran alone: {error}. Shorten or split it, or free memory of the device."
             ) from error
         if self._step_tokens is not None:
             raise OutOfMemoryError(
@@ -295,20 +288,14 @@ class Engine:
             stacklevel=6,
         )
 
-    def _rows(self, lane: Lane, step: Step, lengths: Sequence[int], output: Array) -> Rows:
-        per_token = lane.program.outputs[0].kind in PER_TOKEN_OUTPUTS
-        rows: Rows = _batcher(lane.program).rows(step, lengths, output, per_token)
+    def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array) -> Rows:
+        rows: Rows = lane.batcher.rows(step, asked.lengths, output, lane.per_token)
         if not np.isfinite(output).all():  # it may be padding's alone
             for request, row in zip(step.requests, rows, strict=True):
-                require_finite(row, f"The answer to request {request}", self.program.dtype)
+                require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
         return rows
 
 
 def _answers(lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
     engine = Engine(lane.program, backend, lanes={lane.program.outputs[0].kind: lane})
     return engine.run(task, requests, progress=False)
-
-
-def _batcher(program: Program) -> Any:
-    """What plans a program's steps, makes their inputs and reads their outputs."""
-    return stacking if program.arrays else BATCHERS[program.layout]

@@ -79,6 +79,7 @@ class CompiledModel:
             if program.arrays
             else Texts(tokenizer, program, max_length, token_budget)
         )
+        self._first = 0
         self.max_length, self._side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force)
 
@@ -128,6 +129,12 @@ class CompiledModel:
         raise ArtifactError(
             "A compiled model is not pickled or copied. Save it to a folder, and headrace.load that in every process."
         )
+
+    def counting_from(self, first: int) -> CompiledModel:
+        """The same model, whose messages number texts from `first`: for a list that is handed over in pieces."""
+        view = object.__new__(CompiledModel)
+        view.__dict__.update(self.__dict__, _first=first)
+        return view
 
     @property
     def tasks(self) -> Tasks:
@@ -204,41 +211,26 @@ class CompiledModel:
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
         """
-        return self._embedded(
-            list(self._reader.drawn(texts)), 0, normalize, dimensions, prompt, truncate, batch_size, progress
-        )
-
-    def _embedded(
-        self,
-        texts: list[Any],
-        first: int,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        prompt: str | None = None,
-        truncate: bool | None = None,
-        batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> Array:
-        """`embed`, for texts whose numbers in messages begin at `first`."""
         width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
         require_choice("normalize", normalize)
         if dimensions is not None and not (counts(dimensions) and dimensions <= width):
             met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
             raise InputError(f"{met}: choose from 1 to {width}.")
         wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
-        parts = self._reader.ahead(texts, truncate=truncate, prompt=prompt, first=first)
-        vectors = np.empty((len(texts), min(width, dimensions or width)), np.float32)
-        for places, rows in self.engine.answered(Task.EMBED, parts, len(texts), batch_size, progress):
+        listed = list(self._reader.drawn(texts))
+        parts = self._reader.ahead(listed, truncate=truncate, prompt=prompt, first=self._first)
+        vectors = np.empty((len(listed), dimensions or width), np.float32)
+        for places, rows in self.engine.answered(Task.EMBED, parts, len(listed), batch_size, progress, self._first):
             kept = np.asarray(rows)[:, :dimensions]
             vectors[list(places)] = answers.normalise(kept) if wanted else kept
         return vectors
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
-        source, first = self._reader.drawn(texts), 0
+        source, done = self._reader.drawn(texts), 0
         while ahead := list(islice(source, AHEAD)):
-            yield from self._embedded(ahead, first, **options)
-            first += len(ahead)
+            yield from self.counting_from(self._first + done).embed(ahead, **options)
+            done += len(ahead)
 
     def token_embed(
         self, texts: str | Iterable[str], prompt: str | None = None, *, truncate: bool | None = None,
@@ -246,8 +238,9 @@ class CompiledModel:
     ) -> list[Array]:  # fmt: skip
         """One vector a token, special tokens included: float32 [t, d] a text."""
         self.engine.lane(Task.TOKEN_EMBED, progress)
-        encoded = self._reader.encode(list(self._reader.drawn(texts)), truncate=truncate, prompt=prompt)
-        return self.engine.run(Task.TOKEN_EMBED, encoded, batch_size, progress)
+        listed = list(self._reader.drawn(texts))
+        parts = self._reader.ahead(listed, truncate=truncate, prompt=prompt, first=self._first)
+        return self.engine.run_parts(Task.TOKEN_EMBED, parts, len(listed), batch_size, progress, self._first)
 
     def classify(
         self, texts: str | Pair | Iterable[str] | Iterable[Pair], *, truncate: bool | None = None,
@@ -262,7 +255,7 @@ class CompiledModel:
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label."""
         listed = list(self._reader.drawn(pairs))
-        for number, one in enumerate(listed):
+        for number, one in enumerate(listed, self._first):
             if not isinstance(one, (tuple, list)) or len(one) != 2:
                 raise InputError(f"Request {number} is {reprlib.repr(one)}; score takes pairs of texts: tuples of two.")
         found = self._classified(Task.SCORE, listed, truncate, batch_size, progress)
@@ -280,8 +273,8 @@ class CompiledModel:
         self.engine.lane(task, progress)
         assert self.program.labels is not None
         pairs = bool(texts) and isinstance(texts[0], (tuple, list))
-        encoded = self._reader.encode(texts, truncate=truncate, pairs=pairs)
-        rows = self.engine.run(task, encoded, batch_size, progress)
+        parts = self._reader.ahead(texts, truncate=truncate, pairs=pairs, first=self._first)
+        rows = self.engine.run_parts(task, parts, len(texts), batch_size, progress, self._first)
         return [answers.classification(row, self.program.labels) for row in rows]
 
     def token_classify(
@@ -295,8 +288,8 @@ class CompiledModel:
         self.engine.lane(Task.TOKEN_CLASSIFY, progress)
         labels = self.program.labels
         assert labels is not None
-        encoded = self._texts().encode(listed, truncate=truncate, offsets=True)
-        rows = self.engine.run(Task.TOKEN_CLASSIFY, encoded, batch_size, progress)
+        encoded = self._texts().encode(listed, truncate=truncate, offsets=True, first=self._first)
+        rows = self.engine.run_parts(Task.TOKEN_CLASSIFY, [encoded], len(listed), batch_size, progress, self._first)
         answered = zip(rows, listed, encoded, strict=True)
         return [answers.entities(row, labels, text, request, aggregation) for row, text, request in answered]
 
@@ -309,10 +302,10 @@ class CompiledModel:
             raise InputError(f"top is {top!r}; an int of 1 and above is accepted.")
         listed = list(self._reader.drawn(texts))
         self.engine.lane(Task.FILL_MASK, progress)
-        encoded = self._texts().encode(listed, truncate=truncate)
-        rows = self.engine.run(Task.FILL_MASK, encoded, batch_size, progress)
-        answered = zip(rows, encoded, strict=True)
-        return [fills(row, one, self.tokenizer, top, number) for number, (row, one) in enumerate(answered)]
+        encoded = self._texts().encode(listed, truncate=truncate, first=self._first)
+        rows = self.engine.run_parts(Task.FILL_MASK, [encoded], len(listed), batch_size, progress, self._first)
+        numbered = enumerate(zip(rows, encoded, strict=True), self._first)
+        return [fills(row, one, self.tokenizer, top, number) for number, (row, one) in numbered]
 
     def generate(self, prompts: str | Iterable[str], **options: Any) -> NoReturn:
         """Refused: this version has no decoding loop.

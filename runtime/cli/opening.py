@@ -115,11 +115,11 @@ def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answ
         if model is None:
             model = opening.compile(task)
         try:
-            answers = answer(model, read_arrays(chunk) if model.program.arrays else chunk)
+            counting = model.counting_from(done)
+            answers = answer(counting, read_arrays(chunk) if model.program.arrays else chunk)
         except HeadraceError as error:
             if not done:
                 raise
-            # Messages number the texts of one chunk.
             raise HeadraceError(f"After {done} texts: {error}") from error
         if not done:
             console.note(f"target {model.target}, {model.dtype}")

@@ -45,9 +45,9 @@ def first_size(tokens: int) -> int:
 
 def about(text: Any, most: int | None) -> int:
     """About how many tokens a text or a pair has, `most` characters of each text counted; 1 of what is neither."""
-    parts = text if isinstance(text, (tuple, list)) else (text,)
-    characters = sum(len(part) if most is None else min(len(part), most) for part in parts if isinstance(part, str))
-    return 1 + characters // USUAL
+    if isinstance(text, str):
+        return 1 + (len(text) if most is None or len(text) < most else most) // USUAL
+    return sum(about(part, most) for part in text if isinstance(part, str)) if isinstance(text, (tuple, list)) else 1
 
 
 def grown(size: int, tokens: int, needed: int) -> int:

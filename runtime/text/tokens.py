@@ -33,10 +33,17 @@ MANY = 64
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How texts are to be read: as `Texts.ahead` is told, with the prompt that goes before each."""
+class Reading:
+    """How texts are read.
 
-    truncate: bool | None
+    Attributes:
+        cuts: whether longer ones are truncated.
+        pairs: whether they are pairs.
+        before: the prompt that goes before each.
+        offsets: whether to say where the tokens stand.
+    """
+
+    cuts: bool
     pairs: bool
     before: str
     offsets: bool
@@ -119,11 +126,12 @@ class Texts:
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         _require(self._tokenizer, offsets)
         require_choice("truncate", truncate)
-        asked = Asked(truncate, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
+        cuts = self._program.text.truncates if truncate is None else bool(truncate)
+        reading = Reading(cuts, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
         most = None if self._bound.length is None else first_size(self._bound.length)
 
         def read(part: range) -> list[Encoded]:
-            return self._part(texts[part.start : part.stop], asked, first + part.start)
+            return self._part(texts[part.start : part.stop], reading, first + part.start)
 
         cut, number = list[int](), first
         for encoded in made_ahead(in_parts(about(text, most) for text in texts), read):
@@ -133,32 +141,32 @@ class Texts:
         if truncate is None and cut:
             self._warn_of_cuts(cut, len(texts))
 
-    def _part(self, texts: Sequence[Any], asked: Asked, first: int) -> list[Encoded]:
-        requests = [self._request(text, asked, number) for number, text in enumerate(texts, first)]
-        bound, allowed = self._bound.length, asked.truncate or (asked.truncate is None and self._program.text.truncates)
+    def _part(self, texts: Sequence[Any], reading: Reading, first: int) -> list[Encoded]:
+        requests = [self._request(text, reading, number) for number, text in enumerate(texts, first)]
+        bound = self._bound.length
         # What truncates in one go says how much it took away; of pairs, few have to be truncated.
-        at_once = bound if allowed and self._tokenizer.is_fast and not asked.pairs else None
-        pieces, encoded = self._read(requests, asked.offsets, at_once)
+        at_once = bound if reading.cuts and self._tokenizer.is_fast and not reading.pairs else None
+        pieces, encoded = self._read(requests, reading.offsets, at_once)
         over = [i for i, one in enumerate(encoded) if bound is not None and len(one.ids) > bound]
-        if over and not allowed:
+        if over and not reading.cuts:
             raise self._too_long(over, pieces, encoded, first)
-        for i, one in zip(over, self._tokenise([pieces[i] for i in over], asked.offsets, bound), strict=True):
+        for i, one in zip(over, self._tokenise([pieces[i] for i in over], reading.offsets, bound), strict=True):
             encoded[i] = one if one.lost else replace(one, lost=len(encoded[i].ids) - len(one.ids))
         if not self._surely_fit(encoded):
             for number, one in enumerate(encoded, first):
                 self._check(one, number)
         return encoded
 
-    def _request(self, text: Any, asked: Asked, number: int) -> tuple[str, ...]:
-        parts = tuple(text) if asked.pairs and isinstance(text, list | tuple) else (text,)
+    def _request(self, text: Any, reading: Reading, number: int) -> tuple[str, ...]:
+        parts = tuple(text) if reading.pairs and isinstance(text, list | tuple) else (text,)
         for part in parts:
-            if not isinstance(part, str) or len(parts) != 1 + asked.pairs:
-                wanted = "a pair of two str" if asked.pairs else "a str"
+            if not isinstance(part, str) or len(parts) != 1 + reading.pairs:
+                wanted = "a pair of two str" if reading.pairs else "a str"
                 raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
             if not part.isascii():
                 require_unicode(part, f"Text {number}")
-        if asked.before:
-            parts = (asked.before + parts[0], *parts[1:])
+        if reading.before:
+            parts = (reading.before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
     def _read(

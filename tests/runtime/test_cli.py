@@ -188,7 +188,7 @@ def test_long_input_is_read_in_chunks(headrace_: Any, saved: dict[str, str], mon
     assert ran.err.count("target reference") == 1
     broken = headrace_("embed", saved["saved_encoder"], stdin=lines + "\n" + "w5 " * 99)
     assert broken.code == 2
-    assert "After 4 texts: " in broken.err
+    assert "After 4 texts: Text 5 has 10" in broken.err
     assert len(broken.out.splitlines()) == 4
 
 

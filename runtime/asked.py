@@ -1,0 +1,39 @@
+"""The requests of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.runtime.arrays import Given
+from headrace.runtime.text.encoded import Encoded
+
+Request = Encoded | Given
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The requests of one call, as far as they have come, and their lengths.
+
+    Attributes:
+        count: how many there will be.
+        first: the number of the first in messages.
+    """
+
+    requests: list[Request]
+    lengths: list[int]
+    batch_size: int | None
+    count: int
+    first: int
+
+    @property
+    def more(self) -> bool:
+        """Whether some are still to come."""
+        return len(self.requests) < self.count
+
+    def take(self, part: Sequence[Request]) -> range:
+        """Add the next part; returns its places."""
+        begin = len(self.requests)
+        self.requests.extend(part)
+        self.lengths.extend(request.length for request in part)
+        return range(begin, len(self.requests))
