@@ -76,7 +76,7 @@ class Behaviour:
     def _double(self) -> nn.Module:
         """The module in float64: a change too small for float32 still shows there."""
         large = self._parameters > COPIED_PARAMETERS
-        double = self._module if large else copy.deepcopy(self._module).double()
+        double = self._module if large else in_float64(self._module)
         return double if large or self._runs(double, nullcontext()) else self._module
 
     @cached_property
@@ -267,6 +267,16 @@ class Behaviour:
                 made.remove()
         whole = {module for module, runs in found.items() if len(runs) == owners.count(module)}
         return [found[owner].pop(0) if owner in whole else None for owner in owners]
+
+
+def in_float64(module: nn.Module) -> nn.Module:
+    """A copy in float64, each weight widened as it is copied: no second copy as wide as the original is made first."""
+    held = [weight for weight in (*module.parameters(), *module.buffers()) if weight.is_floating_point()]
+    wide = {
+        id(p): nn.Parameter(p.data.double(), p.requires_grad) if isinstance(p, nn.Parameter) else p.double()
+        for p in held
+    }
+    return copy.deepcopy(module, wide).double()
 
 
 def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn.Module:

@@ -101,7 +101,7 @@ def run(
     widened: torch.dtype | None = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """Interpret the graph node by node, each operator by its eager implementation.
+    """Run the graph node by node, each operator by its eager implementation.
 
     Args:
         widened: float32 or float64, to compute in it what the graph computes in less: what the graph does is then told
@@ -111,8 +111,11 @@ def run(
     Returns:
         The outputs in order, and the values of the nodes named in `taps`.
     """
-    interpreter = _Tapped(exported.graph_module, frozenset(taps), widened)
-    outputs = interpreter.run(*bindings(exported, inputs, weights))
+    tapped, bound = frozenset(taps), bindings(exported, inputs, weights)
+    if not tapped and widened is None:  # the graph's own code does the same without an interpreter's work a node
+        return tuple(exported.graph_module(*bound)), {}
+    interpreter = _Tapped(exported.graph_module, tapped, widened)
+    outputs = interpreter.run(*bound)
     return tuple(outputs), interpreter.seen
 
 

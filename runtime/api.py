@@ -18,6 +18,7 @@ from headrace.frontend.load import Checkpoint, held_dtype, load
 from headrace.frontend.sentence import pool_kind
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
+from headrace.garbage import sparing_the_old
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.runtime.engine import runnable
@@ -50,7 +51,8 @@ class Traced:
         Raises:
             AttentionTypeError, VerifyError: it cannot be typed, or behaves unlike its type.
         """
-        return analyse(self.program, self.behaviour, self._prefill)
+        with sparing_the_old():
+            return analyse(self.program, self.behaviour, self._prefill)
 
     @property
     def tasks(self) -> Tasks:
@@ -221,7 +223,7 @@ def trace(
         LoadError, TraceError: the model can't be loaded or exported.
     """
     kinds, gate = _pools(pooling), _prefill(prefill)
-    with bar("Loading the model", shown=progress) as shown, debug.stage("load"):
+    with bar("Loading the model", shown=progress) as shown, sparing_the_old(), debug.stage("load"):
         checkpoint = load(
             model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
             trust_remote_code=trust_remote_code,

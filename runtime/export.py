@@ -10,6 +10,7 @@ from typing import Any
 from headrace import __version__
 from headrace.codec import encode
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
+from headrace.garbage import sparing_the_old
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime.manifest import new_folder, write_manifest
 from headrace.runtime.text.bounds import find_bound
@@ -76,7 +77,7 @@ def export_onnx(
     program = program.placeless()
     wanted = _task(program, task)
     kept = _kept(program, wanted)
-    with new_folder(folder) as (work, place):
+    with sparing_the_old(), new_folder(folder) as (work, place):
         (work / "onnx").mkdir()
         name = f"onnx/model{SUFFIXES[dtype]}.onnx"
         held = _write_side_files(work, tokenizer, side_files)

@@ -6,6 +6,7 @@ import functools
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,13 +17,16 @@ pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'headr
 
 import onnx
 import onnxruntime
+from onnx.reference import ReferenceEvaluator
 
 from headrace import graphs
 from headrace.backends.onnx import names
+from headrace.backends.onnx.cases import BATCHES
 from headrace.backends.onnx.graph import build
 from headrace.backends.onnx.profiles import PROFILES, find_profile
 from headrace.backends.onnx.session import HOST, Executable, Session, find_providers, right_padded
 from headrace.backends.onnx.translate import table
+from headrace.backends.onnx.verify import verify
 from headrace.backends.onnx.weights import write
 from headrace.errors import ArtifactError, InputError, TargetError
 from headrace.ir import AttentionType, Output, OutputKind, PoolKind, Task
@@ -262,6 +266,19 @@ def test_rotary_angles_are_computed_once(files: Any) -> None:
     """Layers share them; torch's exporter repeats them for each."""
     path, _ = files("llama", "fast")
     assert sum(node.op_type == "Cos" for node in onnx.load(path).graph.node) == 1
+
+
+def test_what_both_sides_of_padding_share_is_computed_once(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle's answers to each sequence alone, and the loading of ONNX's own evaluator."""
+    path, program = files("bert", "std")
+    run, load = Mock(side_effect=graphs.run), Mock(side_effect=ReferenceEvaluator)
+    monkeypatch.setattr(graphs, "run", run)
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator", load)
+    checks = verify(path, program, PROFILES["std"], "float32").checks
+    assert run.call_count == sum(map(len, BATCHES))
+    assert load.call_count == 1
+    assert sum(", padded " in check.name for check in checks) == 8
+    assert all(check.passed and "left out" not in check.found for check in checks)
 
 
 def test_left_padding_cannot_be_said_in_lengths(files: Any) -> None:

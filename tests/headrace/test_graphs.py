@@ -32,6 +32,11 @@ def test_run_is_the_modules_own_call(program):
     assert not any(value.requires_grad for value in outputs)
 
 
+def test_tapping_changes_no_answer(program):
+    given = inputs(program)
+    assert equal(graphs.run(program.graph, given, ["attention"])[0], graphs.run(program.graph, given)[0])
+
+
 def test_run_taps_named_nodes(program):
     names = [node.name for node in program.graph.graph.nodes if node.target in (ATTENTION, MASK)]
     _, seen = graphs.run(program.graph, inputs(program), names)

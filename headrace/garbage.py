@@ -1,0 +1,22 @@
+"""The collector of garbage, kept off what was there before a piece of work that makes many objects."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def sparing_the_old() -> Iterator[None]:
+    """Leave the objects that exist already out of collections while the block runs.
+
+    A trace or an export makes so many objects that all of them are collected several times, and each time the millions
+    that the imported libraries hold would be walked in vain: a tenth of the whole time.
+    """
+    if gc.get_freeze_count():  # frozen by an outer block, or by a caller for longer than ours
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
