@@ -139,10 +139,12 @@ def moved(given: Tensor) -> Tensor:
 
 def _kernels(program: Program) -> fx.GraphModule:
     from headrace.backends.kernels.lowered import with_kernels
+    from headrace.backends.kernels.rounded_match import with_rounded_activations
 
     module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
-    shorten(module.graph)
+    with_rounded_activations(module.graph)
     with_scaled_products(module.graph)
+    shorten(module.graph)
     hold_waves(module.graph)
     return module
 

@@ -1,4 +1,4 @@
-"""`linear_fp8` on a GPU: torch's product of scaled float8, the rounding of the rows left to Inductor to fuse."""
+"""`linear_fp8` on a GPU: torch's product of scaled float8."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from headrace.float8_ops import LINEAR_FP8, rounded
 
 
 def scaled_product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """`headrace::linear_fp8` by `torch._scaled_mm`: a scale for each row of `x` and for each output.
+    """`headrace::linear_fp8`, the rows rounded by operations that Inductor fuses into what computes them."""
+    rows, own = rounded(x.reshape(-1, x.shape[-1]))
+    return product(rows, own, weight, scale, bias, x.dtype).reshape(*x.shape[:-1], weight.shape[0])
+
+
+def product(
+    rows: Tensor, own: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:  # fmt: skip
+    """The product of rounded rows [M, K] and weights [N, K], each with its scales [M, 1] and [N], in that dtype.
 
     Sums are kept as the matrix units keep them, which is less than float32 and much faster (`use_fast_accum`), as
     torchao's dynamic float8 does.
     """
-    rows, own = rounded(x.reshape(-1, x.shape[-1]))
-    product = torch._scaled_mm(
-        rows, weight.t(), own, scale[None], bias=bias, out_dtype=x.dtype, use_fast_accum=True
-    )  # fmt: skip
-    return product.reshape(*x.shape[:-1], weight.shape[0])
+    return torch._scaled_mm(rows, weight.t(), own, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True)
 
 
 def with_scaled_products(graph: fx.Graph) -> None:

@@ -52,11 +52,16 @@ def with_activations(graph: fx.Graph, family: str) -> None:
         found.last.replace_all_uses_with(made)
 
 
-def activations(graph: fx.Graph) -> Iterator[Activated]:
-    """Every such layer of a half-precision graph that the kernel can read."""
+def activations(graph: fx.Graph, layer: Any = LINEAR) -> Iterator[Activated]:
+    """Every such layer of a graph; of those by `aten.linear`, the ones that the kernel can read.
+
+    Args:
+        layer: the operator that a layer is.
+    """
     for node in graph.nodes:
         kind = _kind(node)
-        if kind is not None and (found := _plain(node, kind) or _gated(node, kind)) and _readable(found.linear):
+        found = None if kind is None else _plain(node, kind, layer) or _gated(node, kind, layer)
+        if found is not None and (layer is not LINEAR or _readable(found.linear)):
             yield found
 
 
@@ -67,12 +72,12 @@ def _kind(node: Node) -> str | None:
     return {aten.silu.default: "silu", aten.relu.default: "relu"}.get(node.target)
 
 
-def _plain(node: Node, kind: str) -> Activated | None:
+def _plain(node: Node, kind: str, layer: Any) -> Activated | None:
     linear = node.args[0]
-    return Activated(linear, node, kind, False, False) if _alone(linear, LINEAR) else None
+    return Activated(linear, node, kind, False, False) if _alone(linear, layer) else None
 
 
-def _gated(node: Node, kind: str) -> Activated | None:
+def _gated(node: Node, kind: str, layer: Any) -> Activated | None:
     """`act(y[:, :n]) * y[:, n:]` or the other way round, `y` being read nowhere else."""
     if len(node.users) != 1:
         return None
@@ -80,32 +85,32 @@ def _gated(node: Node, kind: str) -> Activated | None:
     if product.target is not MUL or len(product.all_input_nodes) != 2:
         return None
     other = product.args[1] if product.args[0] is node else product.args[0]
-    mine, gate = _half(node.args[0]), _half(other)
+    mine, gate = _half(node.args[0], layer), _half(other, layer)
     if mine is None or gate is None or mine[0] is not gate[0] or {mine[1], gate[1]} != {0, 1}:
         return None
     return Activated(mine[0], product, kind, True, mine[1] == 1)
 
 
-def _half(node: Any) -> tuple[fx.Node, int] | None:
+def _half(node: Any, layer: Any) -> tuple[fx.Node, int] | None:
     """The layer whose columns a node takes one half of, the first (0) or the second (1); each half is read once."""
     if not _alone(node, SLICE) and not _alone(node, operator.getitem):
         return None
     if node.target is SLICE:
-        return _sliced(node)
+        return _sliced(node, layer)
     if len(node.args[0].users) != 2:
         return None
     parts = node.args[0]
     linear = parts.args[0]
-    if parts.target not in (SPLIT, CHUNK) or not _alone(linear, LINEAR) or not _last_dimension(parts, 2, linear):
+    if parts.target not in (SPLIT, CHUNK) or not _alone(linear, layer) or not _last_dimension(parts, 2, linear):
         return None
     width = linear.meta["val"].shape[-1]
     halved = parts.args[1] == (2 if parts.target is CHUNK else width // 2) and width % 2 == 0
     return (linear, node.args[1]) if halved else None
 
 
-def _sliced(node: Node) -> tuple[fx.Node, int] | None:
+def _sliced(node: Node, layer: Any) -> tuple[fx.Node, int] | None:
     linear = node.args[0]
-    if linear.target is not LINEAR or len(linear.users) != 2 or not _last_dimension(node, 1, linear):
+    if linear.target is not layer or len(linear.users) != 2 or not _last_dimension(node, 1, linear):
         return None
     width = linear.meta["val"].shape[-1]
     begin, end = node.args[2], min(node.args[3], width)
