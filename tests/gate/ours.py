@@ -16,6 +16,7 @@ from headrace.backends.kernels.activated import multiplied
 from headrace.backends.kernels.activated_kernel import activate_rows, multiply_activate
 from headrace.backends.kernels.launches import Launch, Recorder
 from headrace.backends.kernels.rotary import rotate_rows, rotated
+from headrace.backends.kernels.rounded import round_rows, rounded
 from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
 from headrace.backends.kernels.varlen_pool import reduce_sequences, reduced
 from headrace.ir import PoolKind
@@ -49,6 +50,7 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
         for kind, gated in (("gelu", False), ("silu", True)):
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
             yield _row(launch, f"multiply_activate {kind}{', gated' * gated}, bfloat16", architecture, "bfloat16")
+            yield _row(to_eighths(kind, gated), f"round_rows {kind}{', gated' * gated}, float8", architecture, None)
 
 
 def attention(
@@ -100,6 +102,13 @@ def activated(kind: str, gated: bool, tuned: tuning.Product) -> Launch:
         x, weight, bias = (torch.empty(shape, dtype=BF16) for shape in ((4096, 768), (3072, 768), (3072,)))
         made = lambda k: multiplied(x, weight, bias, kind, gated, False, tuned, k)  # noqa: E731
         return _recorded(multiply_activate, made)
+
+
+def to_eighths(kind: str, gated: bool) -> Launch:
+    """An activation of bert-base's size, rounded for a product in eight bits."""
+    with FakeTensorMode():
+        y = torch.empty(4096, 3072 * (1 + gated), dtype=BF16)
+        return _recorded(round_rows, lambda k: rounded(y, kind, gated, False, k))
 
 
 def _recorded(function: Any, launch: Any) -> Launch:
