@@ -7,8 +7,7 @@ besides. Nothing is compiled ahead of time: packages of graphs with operators of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from headrace.backends.float8 import with_scaled_products
 from headrace.backends.held import hold_waves
 from headrace.backends.inductor import Decompositions, quiet
 from headrace.backends.kernels.tuning import family
+from headrace.backends.memory import memory_told
 from headrace.backends.plan import capturable
 from headrace.backends.precision import exact
 from headrace.backends.replay import Replays
-from headrace.errors import OutOfMemoryError
 from headrace.graphs import HALVES
 from headrace.ir import OFFSETS, TARGET, Program
 from headrace.samples import draw
@@ -215,13 +214,3 @@ def sample_batch(program: Program) -> dict[str, Tensor]:
             ones = torch.ones([count, targets if TARGET in given.axes else rows], dtype=torch.int64)
             made[given.name] = ones * program.positions.offset if given.name == "position_ids" else ones
     return {name: value.cuda() for name, value in made.items()}
-
-
-@contextmanager
-def memory_told() -> Iterator[None]:
-    """What the device's allocator refuses, as an error of ours; its cache is given back first."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise OutOfMemoryError(str(error).split(". ", maxsplit=1)[0]) from error

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.backends.memory import ran_out
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program
 
 # Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
@@ -72,7 +73,9 @@ class Replays:
             return False
         try:
             self._captures[shape] = self._capture(shape)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
             return False  # it is not tried again, and runs kernel by kernel
         return True
 
