@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from headrace.runtime.arrays import Given
 from headrace.runtime.text.encoded import Encoded
 
 Request = Encoded | Given
+DONE = Encoded(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,8 @@ class Asked:
         self.requests.extend(part)
         self.lengths.extend(request.length for request in part)
         return range(begin, len(self.requests))
+
+    def drop(self, places: Iterable[int]) -> None:
+        """Let go of requests that the target has, so that their memory is freed while it works."""
+        for place in places:
+            self.requests[place] = DONE

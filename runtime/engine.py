@@ -196,8 +196,12 @@ class Engine:
         """
         results: list[Array] = [np.empty(0)] * count
         for requests, rows in self.answered(task, parts, count, batch_size, progress, first):
-            for request, row in zip(requests, rows, strict=True):
-                results[request] = row.copy()
+            if isinstance(rows, np.ndarray) and rows.ndim == 2:
+                kept = list(rows.copy())  # they share memory: one array each takes longer to make and to free
+            else:
+                kept = [row.copy() for row in rows]
+            for request, row in zip(requests, kept, strict=True):
+                results[request] = row
         return results
 
     def answered(
@@ -238,10 +242,13 @@ class Engine:
 
         Where more requests are to come, those of a step with room left wait for them.
         """
-        held = list[int]()
-        for part in parts:
+        held, coming = list[int](), iter(parts)
+        for part in coming:
             begun = 0
             steps, held = self._plan(lane, [*held, *asked.take(part)], asked), []
+            del part
+            if not asked.more:
+                next(coming, None)  # what reads ahead ends while the target works, not after it
             while (step := next(steps, None)) is not None:
                 if step.open and begun and asked.more:
                     held = list(step.requests)
@@ -249,11 +256,14 @@ class Engine:
                 begun += 1
                 try:
                     inputs = self.backend.feed(lane.batcher.assemble(step, asked.requests, lane.program))
-                    yield step, self.backend.fetch(lane.state.step(lane.executable, inputs))
+                    output = self.backend.fetch(lane.state.step(lane.executable, inputs))
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
                     left = [request for one in (step, *steps) for request in one.requests]
                     steps = self._plan(lane, left, asked)
+                else:
+                    asked.drop(step.requests)
+                    yield step, output
 
     def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
