@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace import graphs
+from headrace import graphs, pages
 from headrace.backends.onnx import names
 from headrace.backends.onnx.cases import (
     Case,
@@ -45,9 +45,11 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
     if not checks[-1].passed:
         return Report(profile.name, dtype, bound, tuple(checks), ())
     # One model at a time: with the weights in a file of their own, the session takes no copy of them either.
-    oracle = _oracle(program, make_cases(program, profile.lengths))
+    apart, oracle = data_of(path).is_file(), _oracle(program, make_cases(program, profile.lengths))
     defined = [*_by_definition(path, program, oracle, bound)] if path_size(path) < REFERENCE_BELOW else []
-    session, cases = Session(path, (HOST,), mapped=data_of(path).is_file()), []
+    if apart:
+        pages.give_back(graphs.weights_of(program.graph).values())
+    session, cases = Session(path, (HOST,), mapped=apart), []
     for case, wanted in oracle:
         worst = Distance(0.0, 1.0)
         for output, rows in zip(program.outputs, wanted, strict=True):

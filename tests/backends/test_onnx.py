@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
-from headrace import graphs
+from headrace import graphs, pages
 from headrace.backends.onnx import names
 from headrace.backends.onnx.cases import BATCHES
 from headrace.backends.onnx.graph import build
@@ -302,6 +302,24 @@ def test_weights_in_a_file_of_their_own(analysed: Any, tmp_path: Path) -> None:
     (tmp_path / "moved" / "model.onnx_data").unlink()
     with pytest.raises(ArtifactError, match=r"cannot read .*model\.onnx"):
         Session(moved, (HOST,))
+
+
+@pytest.mark.parametrize("external_from", [1, 1 << 30])
+def test_one_copy_of_large_weights_is_in_memory_at_a_time(
+    external_from: int, analysed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Before a session maps the file's, the pages of the program's own go back: after its last use, and only there."""
+    program, path = prepare(analysed("bert"), Task.EMBED), tmp_path / "model.onnx"
+    write(build(program, PROFILES["std"]), path, external_from)
+    happened = Mock()
+    happened.run.side_effect, happened.load.side_effect = graphs.run, Session
+    monkeypatch.setattr(graphs, "run", happened.run)
+    monkeypatch.setattr(pages, "give_back", happened.give_back)
+    monkeypatch.setattr("headrace.backends.onnx.verify.Session", happened.load)
+    assert all(check.passed for check in verify(path, program, PROFILES["std"], "float32").checks)
+    order = [name for name, *_ in happened.mock_calls]
+    assert order[-2:] == ["give_back" if external_from == 1 else "run", "load"]
+    assert order.count("give_back") == (external_from == 1)
 
 
 def test_an_operator_without_a_translation_is_refused_by_name(analysed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
