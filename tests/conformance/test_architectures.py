@@ -83,11 +83,30 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
     mine, singles, theirs = (
         [oracle.distance(a, b) for a, b in zip(rows, wanted, strict=True)] for rows in (batched, alone, own)
     )
-    # Whether a router's near tie falls to one expert or the other is chance in half precision, and moves Hugging Face's
-    # own answer by up to 9e-2 on one text in seven: there the worst of many texts is held against the worst.
-    allowed = [2 * (max(theirs) if name in ROUTED else one) + 1e-4 for one in theirs]
     for got in (mine, singles):
-        over = [f"{one:.1e} > {most:.1e}" for one, most in zip(got, allowed, strict=True) if one > most]
+        over = past(got, theirs, routed=name in ROUTED)
         assert not over, f"1 - cosine of {len(over)} requests: {'; '.join(over)}"
     worst, theirs_worst = max(mine), max(theirs)
     print(f"{name}: {lane.layout}, bfloat16, 1 - cosine {worst:.1e}, Hugging Face's {theirs_worst:.1e}")
+
+
+def past(mine: list[float], theirs: list[float], *, routed: bool) -> list[str]:
+    """The requests further from the oracle than twice Hugging Face's own distance + 1e-4 (D1).
+
+    With routed experts, whether a near tie falls to one or the other is chance in half precision, and one text is not
+    held against itself: Hugging Face's own worst of 64 texts of Llama 4 is anything from 4e-4 to 1e-1 from draw to
+    draw, while its median stays near 1e-4 and nine tenths below 4e-4. There the nine tenths that are nearest are
+    compared, the nearest with the nearest and so on.
+    """
+    pairs = list(zip(sorted(mine), sorted(theirs), strict=True)) if routed else list(zip(mine, theirs, strict=True))
+    compared = pairs[: len(pairs) * 9 // 10] if routed else pairs
+    return [f"{one:.1e} > {2 * own + 1e-4:.1e}" for one, own in compared if one > 2 * own + 1e-4]
+
+
+def test_what_counts_as_past() -> None:
+    """A tenth of routed texts may fall to another expert; a loss that all texts share may not."""
+    theirs = [1e-4] * 58 + [1e-2] * 6
+    assert not past([1e-4] * 58 + [1e-1] * 6, theirs, routed=True)
+    assert past([1e-4] * 50 + [1e-1] * 14, theirs, routed=True)
+    assert past([4e-4] * 64, theirs, routed=True)
+    assert past([1e-4] * 63 + [4e-1], theirs, routed=False)
