@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Reads a few rows of a large table: the rows are widened, not the table.
 LOOKUPS = (torch.ops.aten.embedding.default,)
+# Bytes of widened weights that are kept for the next run of the same module: more than an attention's of most models.
+KEPT = 1 << 28
 
 
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -20,6 +23,8 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         """Nothing to choose."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._kept: OrderedDict[int, Tensor] = OrderedDict()
+        self._size = 0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -27,8 +32,22 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The operator on widened arguments, its results widened too."""
         given = (args, kwargs or {})
         if func not in LOOKUPS:
-            given = pytree.tree_map_only(torch.dtype, _wide_dtype, pytree.tree_map_only(Tensor, _wide, given))
+            given = pytree.tree_map_only(torch.dtype, _wide_dtype, pytree.tree_map_only(Tensor, self._wide, given))
         return pytree.tree_map_only(Tensor, _wide, func(*given[0], **given[1]))
+
+    def _wide(self, value: Tensor) -> Tensor:
+        """A weight that was widened a moment ago is not widened again: probes run one module many times."""
+        if not isinstance(value, nn.Parameter):
+            return _wide(value)
+        if id(value) not in self._kept:
+            self._keep(id(value), _wide(value))
+        return self._kept[id(value)]
+
+    def _keep(self, name: int, wide: Tensor) -> None:
+        self._kept[name] = wide
+        self._size += wide.nbytes
+        while self._size > KEPT and len(self._kept) > 1:
+            self._size -= self._kept.popitem(last=False)[1].nbytes
 
 
 def _wide(value: Tensor) -> Tensor:
