@@ -23,7 +23,7 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         """Nothing to choose."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._kept: OrderedDict[int, Tensor] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
         self._size = 0
 
     def __torch_dispatch__(
@@ -40,14 +40,15 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(value, nn.Parameter):
             return _wide(value)
         if id(value) not in self._kept:
-            self._keep(id(value), _wide(value))
-        return self._kept[id(value)]
+            self._keep(value, _wide(value))
+        return self._kept[id(value)][1]
 
-    def _keep(self, name: int, wide: Tensor) -> None:
-        self._kept[name] = wide
+    def _keep(self, weight: Tensor, wide: Tensor) -> None:
+        # With the weight itself, lest another be made in its place under the same id.
+        self._kept[id(weight)] = weight, wide
         self._size += wide.nbytes
         while self._size > KEPT and len(self._kept) > 1:
-            self._size -= self._kept.popitem(last=False)[1].nbytes
+            self._size -= self._kept.popitem(last=False)[1][1].nbytes
 
 
 def _wide(value: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from headrace.frontend import behaviour, load
+from headrace.frontend import behaviour, load, widened
 from headrace.frontend.trace import trace
 from headrace.frontend.widened import Widened
 from tests.tiny import build
@@ -40,3 +40,16 @@ def test_measures_as_the_copy_does(name: str, head: str, monkeypatch: pytest.Mon
         assert measured._widens == (limit == 0)
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6, abs=1e-12)
     assert found[0][1] == found[1][1]
+
+
+def test_what_is_kept_is_bounded_and_never_another_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widened, "KEPT", 100 * 8)
+    with torch.no_grad(), Widened() as mode:
+        for value in range(20):
+            weight = torch.nn.Parameter(torch.full((30,), float(value)))
+            assert bool((weight + 0.0 == value).all())
+            assert bool((weight + 1.0 == value + 1).all())
+            assert mode._size <= 100 * 8
+        large = torch.nn.Parameter(torch.ones(1000))
+        assert bool((large + 1.0 == 2.0).all())
+        assert len(mode._kept) == 1
