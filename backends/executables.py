@@ -6,8 +6,10 @@ besides. Nothing is compiled ahead of time: packages of graphs with operators of
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +159,8 @@ def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest:
     module.recompile()
     compiled = torch.compile(module, fullgraph=True, dynamic=True, options=_options(program))
     try:
-        compiled(*_free(program, sample(), longest))
+        with unlogged("torch._guards"):
+            compiled(*_free(program, sample(), longest))
     except ConstraintViolationError:
         # A guard that torch cannot prove for every size, such as those of experts' routing: it is checked at each call.
         compiled(*_free(program, sample(), None))
@@ -172,6 +175,17 @@ def _options(program: Program) -> dict[str, Any]:
         # exp without its care for the smallest floats, 1e-38, of which no half-precision result shows anything.
         "use_fast_math": getattr(torch, program.dtype) in HALVES,
     }
+
+
+@contextmanager
+def unlogged(name: str) -> Iterator[None]:
+    """Without what a module of torch logs of an error that is handled here."""
+    logger = logging.getLogger(name)
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
 
 
 def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:
