@@ -1,19 +1,20 @@
-"""Make the next parts of some work on threads while the last is used."""
+"""Make the next parts of some work on a thread while the last is used."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 # Tokens in a part. The first is small, so that its use begins soon: one full row of a GPU's and a little. Each next one
 # is larger by so much as making is surely faster than use, up to where sorting by length gains no more.
-FIRST, GROWTH, LARGEST = 20_000, 1.25, 320_000
-# While one thread waits for work without Python's lock, as tokenizers' libraries do theirs, the other uses it.
-THREADS = 2
+FIRST, GROWTH, LARGEST = 18_000, 1.25, 320_000
+# Parts that are on their way at once: one is being made, one waits for the thread, one is about to be used.
+AHEAD = 3
 
 
 def in_parts(sizes: Iterable[int]) -> Iterator[range]:
@@ -32,22 +33,22 @@ def in_parts(sizes: Iterable[int]) -> Iterator[range]:
         yield range(begin, place + 1)
 
 
-def made_ahead(parts: Iterable[range], make: Callable[[range], T]) -> Iterator[T]:
-    """What `make` gives for each part, in order, some parts ahead of what is asked for.
+def made_ahead(items: Iterable[T], make: Callable[[T], U]) -> Iterator[tuple[T, U]]:
+    """Each item and what `make` gives for it on a thread, in order, some items ahead of what is asked for.
 
-    A single part is made by the caller's thread. What was not begun when the caller stops is not made.
+    The caller's thread draws the items; it makes a single one itself. When the caller stops, so does the thread.
     """
-    coming = iter(parts)
+    coming = iter(items)
     first = list(islice(coming, 2))
     if len(first) < 2:
-        yield from map(make, first)
+        yield from ((item, make(item)) for item in first)
         return
-    threads = ThreadPoolExecutor(THREADS)
+    thread = ThreadPoolExecutor(1)
     try:
-        waiting: deque[Future[T]] = deque(threads.submit(make, part) for part in first)
+        waiting = deque((item, thread.submit(make, item)) for item in first)
         while waiting:
-            made = waiting.popleft().result()
-            waiting.extend(threads.submit(make, part) for part in islice(coming, 1))
-            yield made
+            waiting.extend((item, thread.submit(make, item)) for item in islice(coming, AHEAD - len(waiting)))
+            item, made = waiting.popleft()
+            yield item, made.result()
     finally:
-        threads.shutdown(cancel_futures=True)
+        thread.shutdown(cancel_futures=True)

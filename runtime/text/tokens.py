@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import reprlib
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,16 +19,12 @@ from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Program
 from headrace.runtime.ahead import in_parts, made_ahead
 from headrace.runtime.text.bounds import find_bound
-from headrace.runtime.text.direct import as_encoded, own_tokens, read_direct, reads_alike, types_alone
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import many, require_choice
 from headrace.runtime.text.ids import TYPES, read_ids, require_marker
-from headrace.runtime.text.pieces import Piece, about, clip, first_size, grown, kept
+from headrace.runtime.text.pieces import Piece, about, clip, first_size, grown
 from headrace.runtime.text.prompts import find_prompt, require_unicode
-from headrace.runtime.text.spans import read_spans
-
-# So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
-MANY = 64
+from headrace.runtime.text.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -47,6 +42,21 @@ class Reading:
     pairs: bool
     before: str
     offsets: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the texts that are read.
+
+    Attributes:
+        first: the number of the first in messages.
+        requests: each text, or the two of each pair.
+        pieces: what the tokenizer reads of each.
+    """
+
+    first: int
+    requests: list[tuple[str, ...]]
+    pieces: list[Piece]
 
 
 class Texts:
@@ -72,14 +82,11 @@ class Texts:
         self._program = program
         self._tokenizer = tokenizer
         self._bound = find_bound(tokenizer, program, max_length, token_budget)
-        self._typed = TYPES in program.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
-        # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
-        self._lock = threading.Lock()
         self._lower = program.text.lower_case and tokenizer is not None
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
-        self._direct: bool | None = None  # not known before there are many texts
-        self._typed_alone = self._typed
+        typed = TYPES in program.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
+        self._reader = Reader(self._tokenizer, typed)
 
     def drawn(self, texts: Any) -> Iterator[Any]:
         """One text or pair, or many, one after the other. What each is is checked where it is tokenised.
@@ -130,30 +137,36 @@ class Texts:
         reading = Reading(cuts, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
         most = None if self._bound.length is None else first_size(self._bound.length)
 
-        def read(part: range) -> list[Encoded]:
-            return self._part(texts[part.start : part.stop], reading, first + part.start)
-
-        cut, number = list[int](), first
-        for encoded in made_ahead(in_parts(about(text, most) for text in texts), read):
-            cut += [place for place, one in enumerate(encoded, number) if one.lost]
-            number += len(encoded)
+        # What truncates in one go says how much it took away; of pairs, few have to be truncated.
+        at_once = self._bound.length if cuts and self._tokenizer.is_fast and not pairs else None
+        places = in_parts(about(text, most) for text in texts)
+        parts = (self._part(texts[place.start : place.stop], reading, first + place.start) for place in places)
+        cut = list[int]()
+        for part, answer in made_ahead(parts, lambda part: self._reader.ask(part.pieces, offsets, at_once)):
+            encoded = self._finished(part, answer(), reading, at_once)
+            cut += [number for number, one in enumerate(encoded, part.first) if one.lost]
             yield encoded
         if truncate is None and cut:
             self._warn_of_cuts(cut, len(texts))
 
-    def _part(self, texts: Sequence[Any], reading: Reading, first: int) -> list[Encoded]:
+    def _part(self, texts: Sequence[Any], reading: Reading, first: int) -> Part:
         requests = [self._request(text, reading, number) for number, text in enumerate(texts, first)]
-        bound = self._bound.length
-        # What truncates in one go says how much it took away; of pairs, few have to be truncated.
-        at_once = bound if reading.cuts and self._tokenizer.is_fast and not reading.pairs else None
-        pieces, encoded = self._read(requests, reading.offsets, at_once)
+        longest, side = self._bound.length, self._tokenizer.truncation_side
+        if longest is None:
+            return Part(first, requests, [Piece(parts) for parts in requests])
+        return Part(first, requests, [clip(parts, first_size(longest), side) for parts in requests])
+
+    def _finished(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> list[Encoded]:
+        """The requests of a part, of what its pieces were read as: each whole or truncated, and checked."""
+        bound, offsets = self._bound.length, reading.offsets
+        self._lengthen(part, encoded, offsets, at_once)
         over = [i for i, one in enumerate(encoded) if bound is not None and len(one.ids) > bound]
         if over and not reading.cuts:
-            raise self._too_long(over, pieces, encoded, first)
-        for i, one in zip(over, self._tokenise([pieces[i] for i in over], reading.offsets, bound), strict=True):
+            raise self._too_long(over, part, encoded)
+        for i, one in zip(over, self._reader.read([part.pieces[i] for i in over], offsets, bound), strict=True):
             encoded[i] = one if one.lost else replace(one, lost=len(encoded[i].ids) - len(one.ids))
         if not self._surely_fit(encoded):
-            for number, one in enumerate(encoded, first):
+            for number, one in enumerate(encoded, part.first):
                 self._check(one, number)
         return encoded
 
@@ -169,99 +182,39 @@ class Texts:
             parts = (reading.before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
-    def _read(
-        self, requests: list[tuple[str, ...]], offsets: bool, at_once: int | None
-    ) -> tuple[list[Piece], list[Encoded]]:
-        """Tokenises each request, or a piece that surely has more tokens than the bound.
-
-        Args:
-            at_once: the tokens that each is truncated to, if it has more.
-        """
-        longest, side = self._bound.length, self._tokenizer.truncation_side
-        if longest is None:
-            pieces = [Piece(parts) for parts in requests]
-            return pieces, self._tokenise(pieces, offsets)
-        pieces = [clip(parts, first_size(longest), side) for parts in requests]
-        sizes = {i: first_size(longest) for i, piece in enumerate(pieces) if piece.spare is not None}
-        others = self._others(requests, pieces, list(sizes))
-        encoded = self._tokenise(pieces, offsets, at_once)
+    def _lengthen(self, part: Part, encoded: list[Encoded], offsets: bool, at_once: int | None) -> None:
+        """Read more of each text whose piece does not surely have more tokens than the bound."""
+        pieces, longest = part.pieces, self._bound.length
+        sizes = {i: first_size(longest or 0) for i, piece in enumerate(pieces) if piece.spare is not None}
+        others = self._others(part, list(sizes))
 
         def needed(i: int) -> int:
-            return 0 if (spare := pieces[i].spare) is None else longest + spare + 2 * others.get(i, 0)
+            return 0 if (spare := pieces[i].spare) is None else (longest or 0) + spare + 2 * others.get(i, 0)
 
         while short := [i for i in sizes if encoded[i].whole < needed(i)]:
             for i in short:
                 sizes[i] = grown(sizes[i], encoded[i].whole, needed(i))
-                pieces[i] = clip(requests[i], sizes[i], side)
-            for i, again in zip(short, self._tokenise([pieces[i] for i in short], offsets, at_once), strict=True):
+                pieces[i] = clip(part.requests[i], sizes[i], self._tokenizer.truncation_side)
+            for i, again in zip(short, self._reader.read([pieces[i] for i in short], offsets, at_once), strict=True):
                 encoded[i] = again
-        return pieces, encoded
 
-    def _others(self, requests: list[tuple[str, ...]], pieces: list[Piece], clipped: list[int]) -> dict[int, int]:
+    def _others(self, part: Part, clipped: list[int]) -> dict[int, int]:
         """For each pair with a clipped text, the tokens of its other text.
 
         How a pair is truncated depends on which text has more tokens: the clipped one must go on having more.
         """
-        pairs = [i for i in clipped if len(pieces[i].parts) > 1]
+        pairs = [i for i in clipped if len(part.pieces[i].parts) > 1]
         # Of two texts of one length, the first is clipped.
-        encoded = self._tokenise([Piece((min(reversed(requests[i]), key=len),)) for i in pairs])
+        encoded = self._reader.read([Piece((min(reversed(part.requests[i]), key=len),)) for i in pairs])
         return {i: len(one.ids) for i, one in zip(pairs, encoded, strict=True)}
 
-    def _tokenise(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> list[Encoded]:
-        """Token ids of each piece, truncated to so many."""
-        if not pieces:
-            return []
-        columns = [list(column) for column in zip(*(piece.parts for piece in pieces), strict=True)]
-        if not offsets and (len(pieces) >= MANY or self._direct) and (longest is None or len(columns) == 1):
-            with self._lock:
-                direct = self._reads_alike() and (longest is None or own_tokens(self._tokenizer) < longest)
-                found = read_direct(self._tokenizer, columns, longest) if direct else []
-            if direct:
-                typed = self._typed if len(columns) > 1 else self._typed_alone
-                return as_encoded(found, typed, longest, own_tokens(self._tokenizer))
-        return self._called(pieces, columns, offsets, longest)
-
-    def _called(
-        self, pieces: list[Piece], columns: list[list[str]], offsets: bool, longest: int | None
-    ) -> list[Encoded]:
-        """`_tokenise` by a call of the tokenizer."""
-        fast, side = self._tokenizer.is_fast, self._tokenizer.truncation_side
-        with self._lock:
-            # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
-            found = self._tokenizer(
-                *columns,
-                padding=False,
-                truncation=longest is not None and not fast,
-                max_length=longest,
-                return_attention_mask=False,
-                return_token_type_ids=self._typed,
-                return_offsets_mapping=offsets,
-                return_special_tokens_mask=offsets,
-                verbose=False,
-            )
-        encoded = []
-        for row, piece in enumerate(pieces):
-            ids = np.asarray(found["input_ids"][row], np.int64)
-            types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
-            one = Encoded(ids, types, read_spans(self._tokenizer, found, row, piece.start) if offsets else None)
-            if fast and longest is not None and len(ids) > longest:
-                one = one.only(kept(found.sequence_ids(row), longest, side))
-            encoded.append(one)
-        return encoded
-
-    def _reads_alike(self) -> bool:
-        if self._direct is None:
-            self._direct = reads_alike(self._tokenizer)
-            self._typed_alone = self._typed and (not self._direct or types_alone(self._tokenizer))
-        return self._direct
-
-    def _too_long(self, over: list[int], pieces: list[Piece], encoded: list[Encoded], first: int) -> InputTooLongError:
-        count, spare = len(encoded[over[0]].ids), pieces[over[0]].spare
+    def _too_long(self, over: list[int], part: Part, encoded: list[Encoded]) -> InputTooLongError:
+        count, spare = len(encoded[over[0]].ids), part.pieces[over[0]].spare
         has = count if spare is None else f"more than {count - spare}"
         others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
         return InputTooLongError(
-            f"Text {first + over[0]} has {has} tokens; at most {self._bound.length} are accepted ({self._bound.why})"
-            f"{others}. Shorten or split it, or pass truncate=True."
+            f"Text {part.first + over[0]} has {has} tokens; at most {self._bound.length} are accepted "
+            f"({self._bound.why}){others}. Shorten or split it, or pass truncate=True."
         )
 
     def _warn_of_cuts(self, cut: list[int], total: int) -> None:

@@ -1,4 +1,4 @@
-"""Work made ahead: in order, on other threads, errors and all."""
+"""Work made ahead: in order, on another thread, errors and all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.runtime.ahead import FIRST, LARGEST, in_parts, made_ahead
-
-PARTS = [range(place, place + 1) for place in range(9)]
+from headrace.runtime.ahead import AHEAD, FIRST, LARGEST, in_parts, made_ahead
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [FIRST], [FIRST + 1, 1], [100] * 5000, [LARGEST] * 9, [FIRST // 3] * 20])
@@ -39,39 +37,60 @@ def test_parts_are_cut_without_looking_at_what_comes_after() -> None:
     assert looked == [0]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 9])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 9])
 def test_what_is_made_comes_in_order(count: int) -> None:
-    assert list(made_ahead(PARTS[:count], lambda part: part.start)) == list(range(count))
+    assert list(made_ahead(range(count), str)) == [(item, str(item)) for item in range(count)]
 
 
-def test_the_next_part_is_made_while_the_last_is_used() -> None:
-    """The third part's making waits for the first's use, which would never end the other way round."""
+def test_the_next_are_made_on_a_thread_while_the_last_is_used() -> None:
+    """The second waits for the use of the first, which would never end the other way round."""
     used = threading.Event()
 
-    def make(part: range) -> int:
-        assert part.start < 2 or used.wait(10)
-        return part.start
+    def make(item: int) -> int:
+        assert item == 0 or used.wait(10)
+        return threading.get_ident()
 
-    for begin in made_ahead(PARTS, make):
-        if begin == 0:
+    threads = set()
+    for item, thread in made_ahead(range(9), make):
+        threads.add(thread)
+        if item == 0:
             used.set()
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+
+
+def test_items_are_drawn_by_the_callers_thread_some_ahead() -> None:
+    drawn: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(9):
+            drawn.append(threading.get_ident())
+            yield item
+
+    made = made_ahead(items(), str)
+    next(made)
+    assert len(drawn) == AHEAD
+    next(made)
+    assert len(drawn) == AHEAD + 1
+    assert set(drawn) == {threading.get_ident()}
 
 
 def test_an_error_reaches_the_caller_after_what_came_before() -> None:
-    def make(part: range) -> int:
-        if part.start == 3:
+    def make(item: int) -> int:
+        if item == 3:
             raise ValueError("the fourth part")
-        return part.start
+        return item
 
-    made = made_ahead(PARTS, make)
-    assert [next(made) for _ in range(3)] == [0, 1, 2]
+    made = made_ahead(range(9), make)
+    assert [next(made)[1] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="the fourth part"):
         next(made)
 
 
 def test_who_stops_asking_ends_the_work() -> None:
     begun: list[int] = []
-    made = made_ahead(PARTS, lambda part: begun.append(part.start))
+    made = made_ahead(range(9), begun.append)
     next(made)
     made.close()
-    assert max(begun) <= 3
+    assert max(begun) < AHEAD
+    assert not [thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name]

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import processors
 
 from headrace.ir import Input
-from headrace.runtime.text import tokens
+from headrace.runtime.text import reader as readers
 from headrace.runtime.text.direct import read_direct, reads_alike
 from headrace.runtime.text.tokens import Texts
 from tests.synthetic import facts
@@ -28,7 +28,7 @@ def test_many_texts_are_read_as_one_is(made: Any, monkeypatch: pytest.MonkeyPatc
         asked.append(1)
         return read_direct(*args)
 
-    monkeypatch.setattr(tokens, "read_direct", counted)
+    monkeypatch.setattr(readers, "read_direct", counted)
     kept = [text for text in texts if len(tokenizer(text)["input_ids"])]
     many = reader.encode(kept, truncate=None)
     alone = [apart.encode([text], truncate=None)[0] for text in kept]

@@ -1,0 +1,87 @@
+"""A tokenizer as it is asked: by its library directly where that reads alike, else by a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace.runtime.text.direct import as_encoded, own_tokens, read_direct, reads_alike, types_alone
+from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.ids import TYPES
+from headrace.runtime.text.pieces import Piece, kept
+from headrace.runtime.text.spans import read_spans
+
+# So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
+MANY = 64
+# Makes requests of what a tokenizer has answered.
+Answer = Callable[[], list[Encoded]]
+
+
+class Reader:
+    """One tokenizer; used from any thread."""
+
+    def __init__(self, tokenizer: Any, typed: bool) -> None:
+        """Ask nothing yet.
+
+        Args:
+            tokenizer: of transformers.
+            typed: whether to give token types.
+        """
+        self._tokenizer, self._typed = tokenizer, typed
+        # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
+        self._lock = threading.Lock()
+        self._direct: bool | None = None  # not known before there are many texts
+        self._typed_alone = typed
+
+    def read(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> list[Encoded]:
+        """Token ids of each piece, truncated to so many; where its tokens stand, if asked for."""
+        return self.ask(pieces, offsets, longest)()
+
+    def ask(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> Answer:
+        """`read` without what needs Python's lock all the time: that is left to whoever calls what is returned."""
+        if not pieces:
+            return list
+        columns = [list(column) for column in zip(*(piece.parts for piece in pieces), strict=True)]
+        if not offsets and (len(pieces) >= MANY or self._direct) and (longest is None or len(columns) == 1):
+            with self._lock:
+                if self._reads_alike() and (longest is None or own_tokens(self._tokenizer) < longest):
+                    found = read_direct(self._tokenizer, columns, longest)
+                    typed = self._typed if len(columns) > 1 else self._typed_alone
+                    return lambda: as_encoded(found, typed, longest, own_tokens(self._tokenizer))
+        answered = self._called(columns, offsets, longest)
+        return lambda: self._encoded(answered, pieces, offsets, longest)
+
+    def _called(self, columns: list[list[str]], offsets: bool, longest: int | None) -> Any:
+        with self._lock:
+            # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
+            return self._tokenizer(
+                *columns,
+                padding=False,
+                truncation=longest is not None and not self._tokenizer.is_fast,
+                max_length=longest,
+                return_attention_mask=False,
+                return_token_type_ids=self._typed,
+                return_offsets_mapping=offsets,
+                return_special_tokens_mask=offsets,
+                verbose=False,
+            )
+
+    def _encoded(self, found: Any, pieces: list[Piece], offsets: bool, longest: int | None) -> list[Encoded]:
+        encoded = []
+        for row, piece in enumerate(pieces):
+            ids = np.asarray(found["input_ids"][row], np.int64)
+            types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
+            one = Encoded(ids, types, read_spans(self._tokenizer, found, row, piece.start) if offsets else None)
+            if self._tokenizer.is_fast and longest is not None and len(ids) > longest:
+                one = one.only(kept(found.sequence_ids(row), longest, self._tokenizer.truncation_side))
+            encoded.append(one)
+        return encoded
+
+    def _reads_alike(self) -> bool:
+        if self._direct is None:
+            self._direct = reads_alike(self._tokenizer)
+            self._typed_alone = self._typed and (not self._direct or types_alone(self._tokenizer))
+        return self._direct
