@@ -119,18 +119,24 @@ class Packed(OfGraph):
         longest = max(step_tokens, program.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = _compiled(_kernels(program), program, lambda: sample_row(program, *SAMPLE), longest)
-            self._replays = Replays(self._run, program) if capturable(program.graph) else None
+            self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
 
-    @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
         """Copy the inputs to the device, run, and copy the output back, without waiting for any of it.
 
         The copy back begins here: a captured row's output lies where the next replay writes.
         """
         self.calls += 1
-        with self._lock, exact(), memory_told():
-            replayed = self._replays(inputs) if self._replays else None
-            return Host(self._run(*(moved(inputs[name]) for name in self._names)) if replayed is None else replayed)
+        with self._lock, memory_told():
+            output = self._replays(inputs) if self._replays else None
+            return Host(self._exactly(*(moved(inputs[name]) for name in self._names)) if output is None else output)
+
+    @torch.no_grad()
+    def _exactly(self, *given: Tensor) -> Tensor:
+        """What is captured needs no precision set again, which takes longer than to replay it."""
+        with exact():
+            output: Tensor = self._run(*given)
+        return output
 
 
 def moved(given: Tensor) -> Tensor:
