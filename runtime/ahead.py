@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
-# Tokens in a part. The first is small, so that its use begins soon: one full row of a GPU's and a little. Each next one
-# is larger by so much as making is surely faster than use, up to where sorting by length gains no more.
-FIRST, GROWTH, LARGEST = 18_000, 1.25, 320_000
 # Parts that are on their way at once: one is being made, one waits for the thread, one is about to be used.
 AHEAD = 3
 
 
-def in_parts(sizes: Iterable[int]) -> Iterator[range]:
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens in a part.
+
+    Attributes:
+        first: in the first, which is small where its use should begin soon.
+        growth: by what each next one is larger: by no more than making is surely faster than use.
+        largest: at most; beyond, sorting by length gains nothing.
+    """
+
+    first: float
+    growth: float = 1.25
+    largest: float = 320_000
+
+
+# Packed rows are full whichever requests they hold: one full row of a GPU's, and a little.
+PACKED = Sizes(18_000)
+WHOLE = Sizes(math.inf)
+
+
+def padded(step_tokens: int) -> Sizes:
+    """Parts of requests that are padded: of many steps, so that requests of like length meet in each."""
+    return Sizes(max(PACKED.first, 8 * step_tokens), 2, max(PACKED.largest, 32 * step_tokens))
+
+
+def in_parts(tokens: Iterable[int], sizes: Sizes) -> Iterator[range]:
     """The places of each part's items.
 
     Args:
-        sizes: about how many tokens each item has.
+        tokens: about how many each item has.
     """
-    begin, held, most, place = 0, 0, FIRST, -1
-    for place, size in enumerate(sizes):
-        held += size
+    begin, held, most, place = 0, 0, sizes.first, -1
+    for place, count in enumerate(tokens):
+        held += count
         if held >= most:
             yield range(begin, place + 1)
-            begin, held, most = place + 1, 0, min(int(GROWTH * most), LARGEST)
+            begin, held, most = place + 1, 0, min(sizes.growth * most, sizes.largest)
     if begin <= place:
         yield range(begin, place + 1)
 

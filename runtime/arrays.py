@@ -64,8 +64,8 @@ class Arrays:
             return iter([given])
         return iter(given)
 
-    def ahead(self, given: Iterable[Any], **options: Any) -> Iterator[list[Given]]:
-        """What `encode` gives, in one part: to check arrays takes no time to speak of."""
+    def ahead(self, given: Iterable[Any], *, sizes: Any = None, **options: Any) -> Iterator[list[Given]]:
+        """What `encode` gives, in one part whatever the sizes: to check arrays takes no time to speak of."""
         yield self.encode(given, **options)
 
     def encode(
@@ -94,7 +94,7 @@ class Arrays:
             "them: model(arrays) gives the logits of every row."
         )
 
-    def raw(self, given: Any, types: Any) -> tuple[int, list[list[Given]]]:
+    def raw(self, given: Any, types: Any, sizes: Any = None) -> tuple[int, list[list[Given]]]:
         """The requests of a call on the model itself: how many, and in one part."""
         if types is not None:
             raise InputError(f"The model reads {self._described()} and takes no token_type_ids. Leave them out.")

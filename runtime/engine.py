@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from headrace.backends.interface import Backend, Executable, Planner
 from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMemoryError, TargetError
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime import batching, packing, stacking
+from headrace.runtime.ahead import PACKED, Sizes, padded
 from headrace.runtime.answers import require_finite
 from headrace.runtime.asked import Asked, Request
 from headrace.runtime.batching import Rows, Step
@@ -110,6 +112,11 @@ class Engine:
             with bar(f"Compiling {chosen} for {self.backend.name}", shown=progress):
                 self.lanes[kind] = self._compiled(chosen)
         return self.lanes[kind]
+
+    def sizes(self, task: str, progress: bool | None = None) -> Sizes:
+        """Of the parts in which a task's texts are read best."""
+        packed = self.lane(task, progress).program.layout is Layout.PACKED
+        return PACKED if packed else padded(self.token_budget or self.backend.step_tokens)
 
     def described(self) -> Program:
         """The program, with the layout of what was compiled first."""
@@ -221,7 +228,8 @@ class Engine:
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
         asked = Asked([], [], batch_size, count, first)
-        with bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", count, progress) as shown:
+        reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
+        with reading, bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", count, progress) as shown:
             for step, output in self._read(self._begun(lane, parts, asked)):
                 yield step.requests, self._rows(lane, step, asked, output)
                 shown.advance(len(step.requests))

@@ -16,8 +16,10 @@ from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, HeadraceWarning, InputError
 from headrace.ir import OutputKind, Program, Quantized, Task
 from headrace.runtime import answers
+from headrace.runtime.ahead import PACKED, WHOLE
 from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.arrays import Arrays
+from headrace.runtime.asked import Request
 from headrace.runtime.engine import Array, Engine, Lane, runnable
 from headrace.runtime.explain.report import explain
 from headrace.runtime.fills import Fill, fills
@@ -184,8 +186,11 @@ class CompiledModel:
         Returns:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
         """
-        count, parts = self._reader.raw(token_ids, token_type_ids)
-        return self.engine.run_parts(self._default() if task is None else task, parts, count, progress=False)
+        wanted = self._default() if task is None else task
+        # To check ids takes no time to speak of, unless the device is fast and could have begun.
+        sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE
+        count, parts = self._reader.raw(token_ids, token_type_ids, sizes)
+        return self.engine.run_parts(wanted, parts, count, progress=False)
 
     def _default(self) -> Task:
         if self.task is None:
@@ -218,12 +223,15 @@ class CompiledModel:
             raise InputError(f"{met}: choose from 1 to {width}.")
         wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
         listed = list(self._reader.drawn(texts))
-        parts = self._reader.ahead(listed, truncate=truncate, prompt=prompt, first=self._first)
+        parts = self._ahead(Task.EMBED, listed, truncate=truncate, prompt=prompt)
         vectors = np.empty((len(listed), dimensions or width), np.float32)
         for places, rows in self.engine.answered(Task.EMBED, parts, len(listed), batch_size, progress, self._first):
             kept = np.asarray(rows)[:, :dimensions]
             vectors[list(places)] = answers.normalise(kept) if wanted else kept
         return vectors
+
+    def _ahead(self, task: Task, texts: list[Any], **options: Any) -> Iterator[Sequence[Request]]:
+        return self._reader.ahead(texts, first=self._first, sizes=self.engine.sizes(task), **options)
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
@@ -239,7 +247,7 @@ class CompiledModel:
         """One vector a token, special tokens included: float32 [t, d] a text."""
         self.engine.lane(Task.TOKEN_EMBED, progress)
         listed = list(self._reader.drawn(texts))
-        parts = self._reader.ahead(listed, truncate=truncate, prompt=prompt, first=self._first)
+        parts = self._ahead(Task.TOKEN_EMBED, listed, truncate=truncate, prompt=prompt)
         return self.engine.run_parts(Task.TOKEN_EMBED, parts, len(listed), batch_size, progress, self._first)
 
     def classify(
@@ -273,7 +281,7 @@ class CompiledModel:
         self.engine.lane(task, progress)
         assert self.program.labels is not None
         pairs = bool(texts) and isinstance(texts[0], (tuple, list))
-        parts = self._reader.ahead(texts, truncate=truncate, pairs=pairs, first=self._first)
+        parts = self._ahead(task, texts, truncate=truncate, pairs=pairs)
         rows = self.engine.run_parts(task, parts, len(texts), batch_size, progress, self._first)
         return [answers.classification(row, self.program.labels) for row in rows]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Program
-from headrace.runtime.ahead import in_parts
+from headrace.runtime.ahead import Sizes, in_parts
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import many
@@ -20,7 +20,7 @@ TYPES = "token_type_ids"
 
 
 def read_ids(
-    program: Program, token_ids: Any, token_type_ids: Any, bound: Bound
+    program: Program, token_ids: Any, token_type_ids: Any, bound: Bound, sizes: Sizes
 ) -> tuple[int, Iterator[list[Encoded]]]:
     """The requests of a call on token ids, one sequence of int each: how many, and in parts, each checked when drawn.
 
@@ -30,7 +30,7 @@ def read_ids(
     """
     rows = _listed(token_ids, "token_ids")
     if token_type_ids is None:
-        return len(rows), (_checked(program, rows, part, bound) for part in in_parts(map(_size, rows)))
+        return len(rows), (_checked(program, rows, part, bound) for part in in_parts(map(_size, rows), sizes))
     if TYPES not in program.input_names:
         raise InputError(
             f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
@@ -38,7 +38,7 @@ def read_ids(
     types = _listed(token_type_ids, TYPES)
     if len(types) != len(rows):
         raise _misfit()
-    parts = in_parts(map(_size, rows))
+    parts = in_parts(map(_size, rows), sizes)
     return len(rows), (_typed(program, _checked(program, rows, part, bound), types, part) for part in parts)
 
 

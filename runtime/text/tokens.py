@@ -17,7 +17,7 @@ from tokenizers import normalizers
 
 from headrace.errors import HeadraceWarning, InputError, InputTooLongError
 from headrace.ir import Program
-from headrace.runtime.ahead import in_parts, made_ahead
+from headrace.runtime.ahead import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import many, require_choice
@@ -97,9 +97,9 @@ class Texts:
         one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
         return iter([texts] if one_pair or not many(texts, "The texts") else texts)
 
-    def raw(self, token_ids: Any, token_type_ids: Any) -> tuple[int, Iterator[list[Encoded]]]:
+    def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
         """The requests of a call on token ids; see `read_ids`."""
-        return read_ids(self._program, token_ids, token_type_ids, self._bound)
+        return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
 
     def encode(self, texts: Iterable[Any], **options: Any) -> list[Encoded]:
         """Every part that `ahead` gives, when all are there."""
@@ -115,6 +115,7 @@ class Texts:
         prompt: str | None = None,
         offsets: bool = False,
         first: int = 0,
+        sizes: Sizes = PACKED,
     ) -> Iterator[list[Encoded]]:
         """Token ids of each text, or of each pair of texts, in parts: the next are read while one is used.
 
@@ -125,6 +126,7 @@ class Texts:
                 before the text, or before the first text of a pair.
             offsets: whether to say where the tokens stand in the text.
             first: the number of the first text in messages.
+            sizes: of the parts.
 
         Raises:
             InputError: something that is no text, a text without tokens, or a tokenizer that cannot do this.
@@ -139,7 +141,7 @@ class Texts:
 
         # What truncates in one go says how much it took away; of pairs, few have to be truncated.
         at_once = self._bound.length if cuts and self._tokenizer.is_fast and not pairs else None
-        places = in_parts(about(text, most) for text in texts)
+        places = in_parts((about(text, most) for text in texts), sizes)
         parts = (self._part(texts[place.start : place.stop], reading, first + place.start) for place in places)
         cut = list[int]()
         for part, answer in made_ahead(parts, lambda part: self._reader.ask(part.pieces, offsets, at_once)):

@@ -7,33 +7,42 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.runtime.ahead import AHEAD, FIRST, LARGEST, in_parts, made_ahead
+from headrace.runtime.ahead import AHEAD, PACKED, WHOLE, Sizes, in_parts, made_ahead, padded
+
+FIRST, LARGEST = int(PACKED.first), int(PACKED.largest)
 
 
-@pytest.mark.parametrize("sizes", [[], [1], [FIRST], [FIRST + 1, 1], [100] * 5000, [LARGEST] * 9, [FIRST // 3] * 20])
-def test_parts_come_in_order_and_hold_everything(sizes: list[int]) -> None:
-    parts = list(in_parts(sizes))
-    assert [place for part in parts for place in part] == list(range(len(sizes)))
+@pytest.mark.parametrize("tokens", [[], [1], [FIRST], [FIRST + 1, 1], [100] * 5000, [LARGEST] * 9, [FIRST // 3] * 20])
+@pytest.mark.parametrize("sizes", [PACKED, WHOLE, padded(512), padded(16384)])
+def test_parts_come_in_order_and_hold_everything(tokens: list[int], sizes: Sizes) -> None:
+    parts = list(in_parts(tokens, sizes))
+    assert [place for part in parts for place in part] == list(range(len(tokens)))
     assert all(parts)
+    assert sizes is not WHOLE or len(parts) == bool(tokens)
 
 
 def test_the_first_part_is_small_and_the_others_grow() -> None:
-    lengths = [100 * len(part) for part in in_parts([100] * 50_000)]
+    lengths = [10 * len(part) for part in in_parts([10] * 500_000, PACKED)]
     assert lengths[0] == FIRST
     assert FIRST < lengths[1] < 2 * FIRST
     assert lengths[:-1] == sorted(lengths[:-1])
     assert max(lengths) == LARGEST
 
 
+@pytest.mark.parametrize("step_tokens", [512, 4096, 16384])
+def test_parts_that_are_padded_hold_many_steps(step_tokens: int) -> None:
+    assert all(10 * len(part) >= 8 * step_tokens for part in list(in_parts([10] * 500_000, padded(step_tokens)))[:-1])
+
+
 def test_parts_are_cut_without_looking_at_what_comes_after() -> None:
     looked: list[int] = []
 
-    def sizes() -> Iterator[int]:
+    def tokens() -> Iterator[int]:
         for place in range(10):
             looked.append(place)
             yield FIRST
 
-    assert next(in_parts(sizes())) == range(1)
+    assert next(in_parts(tokens(), PACKED)) == range(1)
     assert looked == [0]
 
 

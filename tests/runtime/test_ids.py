@@ -9,18 +9,18 @@ import pytest
 
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Input, Program
-from headrace.runtime.ahead import FIRST
+from headrace.runtime.ahead import PACKED
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.ids import read_ids
 from tests.synthetic import facts
 
 # The second part of requests of one token begins here.
-SECOND = FIRST
+SECOND = int(PACKED.first)
 
 
 def checked(*given: Any) -> list[Encoded]:
-    count, parts = read_ids(*given)
+    count, parts = read_ids(*given, PACKED)
     encoded = [one for part in parts for one in part]
     assert len(encoded) == count
     return encoded
@@ -88,7 +88,7 @@ def test_token_types_must_fit() -> None:
 )
 def test_a_request_of_a_later_part_is_refused_by_its_number(row: Any, types: Any, met: str) -> None:
     rows, kinds = [[1]] * (SECOND + 1), [[0]] * (SECOND + 1)
-    count, parts = read_ids(typed_facts(vocabulary=7), [*rows, row], [*kinds, types], Bound(3, "why"))
+    count, parts = read_ids(typed_facts(vocabulary=7), [*rows, row], [*kinds, types], Bound(3, "why"), PACKED)
     coming = iter(parts)
     assert count == SECOND + 2
     assert len(next(coming)) == SECOND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import headrace
 from headrace.backends.cpu import Cpu
 from headrace.backends.reference import Reference
 from headrace.errors import HeadraceWarning, OutOfMemoryError
 from headrace.ir import OFFSETS, Input, Layout, Positions, PositionSource
+from headrace.runtime import batching
+from headrace.runtime.ahead import PACKED
 from headrace.runtime.engine import Engine
 from headrace.runtime.explain.report import explain
 from headrace.runtime.packing import assemble, plan, row_of, rows
@@ -141,6 +145,34 @@ def test_requests_that_fill_no_row_wait_for_those_that_come_after(analysed: Any)
     assert {*range(34, 45)} <= {*rows[2]}
     for one, other in zip(engine.run_parts("embed", parts, 77), engine.run("embed", encoded), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_padded_requests_of_like_length_meet_from_all_over_the_list(analysed: Any, tiny: Any) -> None:
+    """Ids that take no time to read are planned as a whole, though packed ones of so many tokens come in parts."""
+    requests = [np.arange(n) % 90 for n in [3, 60, 30, 7] * 200]
+    model = headrace.compile(tiny("xlm-roberta"), target="reference", pooling="mean")
+    before = model.engine.lane("embed").executable.calls
+    model(requests, task="embed")
+    lengths, program = [len(one) for one in requests], model.engine.lane("embed").program
+    planned = batching.plan(lengths, program, step_tokens=model.engine.backend.step_tokens)
+    assert sum(lengths) > PACKED.first
+    assert model.engine.lane("embed").executable.calls - before == len(planned)
+
+
+def test_an_error_ends_the_reading(analysed: Any) -> None:
+    ended: list[bool] = []
+
+    def parts() -> Iterator[list[Encoded]]:
+        try:
+            yield [Encoded(np.arange(60))]
+            yield [Encoded(np.arange(9))]
+        finally:
+            ended.append(True)
+
+    engine = Engine(analysed("xlm-roberta"), Small(Layout.PACKED, 32))
+    with pytest.raises(OutOfMemoryError) as refused:
+        engine.run_parts("embed", parts(), 2)
+    assert ended, refused
 
 
 class Small(Reference):
