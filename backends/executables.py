@@ -163,7 +163,9 @@ def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest:
     for node in module.graph.nodes:
         node.target = PYTHONS.get(node.target, node.target)
     module.recompile()
-    compiled = torch.compile(module, fullgraph=True, dynamic=True, options=_options(program))
+    # Its `forward`: calling the module itself, torch walks the traceback of what is raised inside, under its own
+    # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
+    compiled = torch.compile(module.forward, fullgraph=True, dynamic=True, options=_options(program))
     try:
         with unlogged("torch._guards"):
             compiled(*_free(program, sample(), longest))
