@@ -19,6 +19,8 @@ from headrace.backends.onnx import names
 from headrace.backends.onnx.finish import finish
 from headrace.backends.onnx.inputs import compute_positions, take_lengths
 from headrace.backends.onnx.profiles import Form, Profile
+from headrace.backends.onnx.simplify import simplify
+from headrace.backends.onnx.torchlib import translate
 from headrace.backends.onnx.translate import table
 from headrace.codec import encode
 from headrace.errors import TargetError
@@ -64,17 +66,13 @@ def build(
 def _exported(program: Program, profile: Profile, translations: dict[Any, Any]) -> ir.Model:
     with _quiet():
         try:
-            made = torch.onnx.export(
-                graphs.sparing(program.graph), (), dynamo=True, opset_version=profile.written, verbose=False,
-                custom_translation_table=translations,
-            )  # fmt: skip
+            model = translate(graphs.sparing(program.graph), profile.written, translations)
         except torch.onnx.errors.OnnxExporterError as error:
             debug.say(debug.CODE, f"torch.onnx: {error}")
             missing = UNTRANSLATED.search(str(error))
             what = f"torch has no translation of {missing[1]}" if missing else "HEADRACE_DEBUG=4 shows why"
             raise TargetError(f"The program cannot be written as ONNX: {what}. Use another target.") from error
-    assert made is not None
-    model: ir.Model = made.model
+        simplify(model)
     return model
 
 
