@@ -166,12 +166,14 @@ def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest:
     # Its `forward`: calling the module itself, torch walks the traceback of what is raised inside, under its own
     # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
     compiled = torch.compile(module.forward, fullgraph=True, dynamic=True, options=_options(program))
-    try:
-        with unlogged("torch._guards"):
-            compiled(*_free(program, sample(), longest))
-    except ConstraintViolationError:
-        # A guard that torch cannot prove for every size, such as those of experts' routing: it is checked at each call.
-        compiled(*_free(program, sample(), None))
+    # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
+    with torch._dynamo.config.patch(specialize_float=True):
+        try:
+            with unlogged("torch._guards"):
+                compiled(*_free(program, sample(), longest))
+        except ConstraintViolationError:
+            # A guard that torch cannot prove for every size, such as those of experts' routing: each call checks it.
+            compiled(*_free(program, sample(), None))
     return compiled
 
 

@@ -71,7 +71,8 @@ class QuantizeLinear:
         across = {layer.weight: layer.across for layer in layers}
         weights: dict[str, Tensor] = {}
         for name in sorted(large):
-            values, scale = rounded(held[name].detach().t() if across[name] else held[name].detach())
+            weight = held[name].detach()
+            values, scale = rounded(weight.t().contiguous() if across[name] else weight)
             weights |= {f"{name}_fp8": values, f"{name}_fp8_scale": scale[:, 0]}
         exported = graphs.rewrite(graphs.with_weights(program.graph, weights), lambda graph: _swap(graph, held, large))
         count = sum(layer.weight in large for layer in layers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +11,10 @@ import torch
 from torch import Tensor
 
 from headrace import graphs
+from headrace.backends import executables
 from headrace.backends.float8 import scaled_product, with_scaled_products
 from headrace.float8_ops import FLOAT8, LINEAR_FP8, rounded
-from headrace.ir import Layout, Task
+from headrace.ir import Axis, Input, Layout, Task
 from headrace.lowering.packed import packed_inputs
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.quantize import QuantizeLinear
@@ -69,9 +72,29 @@ def test_the_product_on_a_gpu() -> None:
     check("cuda")
 
 
+def test_numbers_of_a_function_are_constants() -> None:
+    """Compiled as the GPU targets compile: at one go, with an input for each input and none for a number."""
+    from torch._dynamo.utils import counters
+
+    graph = torch.fx.Graph()
+    rows = graph.call_function(rounded, (graph.placeholder("x"),))
+    graph.output((graph.call_function(operator.getitem, (rows, 1)),))
+    given = Input("x", "float32", (Axis("batch"), Axis("width", 8)))
+    program: Any = SimpleNamespace(inputs=(given,), input_names=("x",), dtype="float32")
+    before = counters["aot_autograd"]["total"]
+    run = executables._compiled(
+        torch.fx.GraphModule({}, graph), program, lambda: {"x": torch.randn(9, 8)}, executables.LONGEST
+    )
+    assert counters["aot_autograd"]["total"] == before + 1
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(run(x), rounded(x)[1])
+
+
 @pytest.mark.parametrize("layout", list(Layout))
-def test_a_program_in_its_terms(layout: Layout, stand_in: None, analysed: Any) -> None:
-    program = QuantizeLinear(least=32)(prepare(analysed("bert"), Task.EMBED, layout))
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_program_in_its_terms(name: str, layout: Layout, stand_in: None, analysed: Any) -> None:
+    """GPT-2's weights lie across, and its first layers are none of `aten.linear`."""
+    program = QuantizeLinear(least=32)(prepare(analysed(name), Task.EMBED, layout))
     module = graphs.flat_module(program.graph)
     with_scaled_products(module.graph)
     module.recompile()
