@@ -67,7 +67,9 @@ def types_alone(tokenizer: Any) -> bool:
 
 def reads_alike(tokenizer: Any) -> bool:
     """Whether the library alone reads as a call of the tokenizer does, of texts and of pairs."""
-    if not tokenizer.is_fast or not hasattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast"):
+    if not tokenizer.is_fast or not hasattr(tokenizer, "split_special_tokens"):
+        return False
+    if not hasattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast"):
         return False
 
     def called(columns: list[list[str]]) -> list[tuple[list[int], list[int]]]:

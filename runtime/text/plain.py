@@ -46,6 +46,7 @@ class PlainTokenizer:
     """Answers as the transformers tokenizer that wrote the file does; that was checked when it was written."""
 
     is_fast = True
+    split_special_tokens = False  # the file cannot say otherwise
 
     def __init__(self, folder: Path, facts: TokenizerFacts) -> None:
         """Read the file.
@@ -59,9 +60,6 @@ class PlainTokenizer:
             self.backend_tokenizer = Tokenizer.from_file(str(folder / FILE))
         except Exception as error:  # the library raises bare exceptions
             raise ArtifactError(f"{folder / FILE} cannot be read: {error}") from error
-        # Files bring settings of their own for padding and truncation: both are decided per call, by others.
-        self.backend_tokenizer.no_padding()
-        self.backend_tokenizer.no_truncation()
         self.model_input_names = list(facts.model_input_names)
         self.model_max_length, self.truncation_side = facts.model_max_length, facts.truncation_side
         self.mask_token = facts.mask_token
@@ -75,6 +73,9 @@ class PlainTokenizer:
     ) -> Found:  # fmt: skip
         """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
         given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
+        # Files bring settings of their own, and whoever asks the library directly leaves some behind.
+        self.backend_tokenizer.no_padding()
+        self.backend_tokenizer.no_truncation()
         encodings = self.backend_tokenizer.encode_batch(given)
         return Found(
             encodings,
@@ -110,7 +111,7 @@ def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
 
     Both are run on texts that show differences, alone and in pairs.
     """
-    if not (folder / FILE).is_file() or not getattr(tokenizer, "is_fast", False):
+    if not (folder / FILE).is_file() or not getattr(tokenizer, "is_fast", False) or tokenizer.split_special_tokens:
         return None
     facts = TokenizerFacts(
         model_input_names=tuple(tokenizer.model_input_names),
