@@ -19,20 +19,13 @@ class Asked:
     """The requests of one call, as far as they have come, and their lengths.
 
     Attributes:
-        count: how many there will be.
         first: the number of the first in messages.
     """
 
     requests: list[Request]
     lengths: list[int]
     batch_size: int | None
-    count: int
     first: int
-
-    @property
-    def more(self) -> bool:
-        """Whether some are still to come."""
-        return len(self.requests) < self.count
 
     def take(self, part: Sequence[Request]) -> range:
         """Add the next part; returns its places."""

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from headrace.tasks import Tasks, answering, select
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCHERS: dict[Layout, Any] = {Layout.PADDED: batching, Layout.PACKED: packing}
+NO_MORE: list[Request] = []  # comes after the last part
 AHEAD = 4  # steps that the target is given before the first is read back
 NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
 
@@ -84,6 +86,7 @@ class Engine:
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
+        self._noun = "arrays" if program.arrays else "texts"
         self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         state_for(program)
@@ -227,9 +230,9 @@ class Engine:
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        asked = Asked([], [], batch_size, count, first)
+        asked = Asked([], [], batch_size, first)
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
-        with reading, bar(f"{task}: {'arrays' if self.program.arrays else 'texts'}", count, progress) as shown:
+        with reading, bar(f"{task}: {self._noun}", count, progress) as shown:
             for step, output in self._read(self._begun(lane, parts, asked)):
                 yield step.requests, self._rows(lane, step, asked, output)
                 shown.advance(len(step.requests))
@@ -250,15 +253,13 @@ class Engine:
 
         Where more requests are to come, those of a step with room left wait for them.
         """
-        held, coming = list[int](), iter(parts)
-        for part in coming:
-            begun = 0
-            steps, held = self._plan(lane, [*held, *asked.take(part)], asked), []
-            del part
-            if not asked.more:
-                next(coming, None)  # what reads ahead ends while the target works, not after it
+        held = list[int]()
+        for part in chain(parts, (NO_MORE,)):
+            if not (left := [*held, *asked.take(part)]):
+                continue
+            steps, held, begun = self._plan(lane, left, asked), [], 0
             while (step := next(steps, None)) is not None:
-                if step.open and begun and asked.more:
+                if step.open and begun and part is not NO_MORE:
                     held = list(step.requests)
                     break
                 begun += 1
@@ -282,7 +283,7 @@ class Engine:
             batch_size=asked.batch_size,
             token_budget=None if self._step_tokens else self.token_budget,
         )
-        return (replace(step, requests=tuple(left[place] for place in step.requests)) for step in steps)
+        return (Step(tuple(left[place] for place in step.requests), step.length, step.open) for step in steps)
 
     def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
