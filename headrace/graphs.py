@@ -340,6 +340,8 @@ def sparing(exported: ExportedProgram) -> ExportedProgram:
     For callers outside, which decompose what they are given in any case, and change the graph in place.
     """
     made = rewrite(exported, lambda graph: None)
+    # Sizes that count data and that an earlier caller saw made anew: this one would be asked where it returns them.
+    _fake_mode(made.graph).shape_env.pending_fresh_unbacked_symbols.clear()
     decompose = made.run_decompositions
 
     def decompose_if_any(decomp_table: Mapping[Any, Any] | None = None) -> ExportedProgram:

@@ -188,8 +188,9 @@ class Lowered:
 
         Options as for `headrace.runtime.export.export_onnx`.
         """
-        from headrace.runtime.export import export_onnx
+        from headrace.runtime.export import export_onnx, require_open
 
+        require_open(options, ("tokenizer",), "headrace.lower")
         return export_onnx(
             self.program, folder, tokenizer=self.tokenizer, side_files=self.side_files, task=task,
             profile=profile, dtype=dtype, max_length=max_length, **options,

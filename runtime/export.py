@@ -14,6 +14,7 @@ from headrace.garbage import sparing_the_old
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime.manifest import new_folder, write_manifest
 from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.given import require_choice
 from headrace.runtime.text.plain import exact_facts
 from headrace.tasks import answering, refusal, select
 
@@ -66,6 +67,9 @@ def export_onnx(
     chosen = find_profile(profile)
     if not isinstance(dtype, str) or dtype not in SUFFIXES:
         raise InputError(f"dtype is {dtype!r}; an ONNX model is exported in {', '.join(SUFFIXES)}.")
+    _require_size(external_from)
+    require_choice("finished", finished)
+    require_choice("force", force)
     if not program.arrays:  # a limit that loading would refuse
         find_bound(tokenizer, program, max_length, token_budget)
     if program.exported is None:
@@ -109,6 +113,25 @@ def export_onnx(
             },
         )
     return place
+
+
+def require_open(options: Mapping[str, Any], settled: tuple[str, ...], where: str) -> None:
+    """Refuse options that were settled before, `where` the model was made.
+
+    Raises:
+        InputError: one of them is given anew.
+    """
+    if given := [name for name in settled if name in options]:
+        raise InputError(
+            f"export_onnx takes no {given[0]} here: the model was made with its own, which is exported. Pass "
+            f"{given[0]} to {where}."
+        )
+
+
+def _require_size(external_from: int | None) -> None:
+    whole = isinstance(external_from, int) and not isinstance(external_from, bool)
+    if external_from is not None and not (whole and external_from >= 0):
+        raise InputError(f"external_from is {external_from!r}; bytes of weights are accepted, an int of 0 and above.")
 
 
 def _task(program: Program, wish: str | None) -> Task:

@@ -114,8 +114,9 @@ class CompiledModel:
             VerifyError: the exported model does not answer as this one; nothing is written.
             ArtifactError: this model was read back from a folder, without the graph that is exported.
         """
-        from headrace.runtime.export import export_onnx
+        from headrace.runtime.export import export_onnx, require_open
 
+        require_open(options, ("max_length", "token_budget", "tokenizer"), "headrace.compile")
         return export_onnx(
             self.program, folder, tokenizer=self.tokenizer, side_files=self._side_files,
             task=task or self.task, profile=profile, dtype=dtype, max_length=self.max_length,

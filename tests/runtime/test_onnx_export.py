@@ -208,6 +208,31 @@ def test_what_cannot_be_exported_is_refused(embedder: Any, exported: Path, tmp_p
         headrace.load(exported).export_onnx(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"external_from": "x"}, "external_from is 'x'; bytes of weights are accepted, an int of 0 and above"),
+        ({"external_from": -1}, "external_from is -1"),
+        ({"external_from": True}, "external_from is True"),
+        ({"finished": "no"}, "finished is 'no'; True, False or None is accepted"),
+        ({"force": 1}, "force is 1"),
+        ({"tokenizer": None}, "takes no tokenizer here.* Pass tokenizer to headrace.lower"),
+    ],
+)
+def test_options_are_refused_in_words(
+    options: dict[str, Any], message: str, embedder: Any, tmp_path: Path
+) -> None:  # fmt: skip
+    with pytest.raises(headrace.InputError, match=message):
+        embedder.export_onnx(tmp_path / "m", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["max_length", "token_budget", "tokenizer"])
+def test_what_compiling_settled_is_exported_as_it_is(name: str, embedder: Any, tmp_path: Path) -> None:
+    with pytest.raises(headrace.InputError, match=f"takes no {name} here.* Pass {name} to headrace.compile"):
+        embedder.compile().export_onnx(tmp_path / "m", **{name: 3})
+
+
 @pytest.mark.parametrize("name", ["onnx/model.onnx", "tokenizer.json", "config.json", "verification.json"])
 def test_missing_truncated_and_changed_files_are_named(name: str, folder: Path) -> None:
     path = folder / name
