@@ -51,11 +51,20 @@ def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
         lengths = [min(length, longest) for length in batch]
         if program.padding is PaddingRule.UNPADDED:
             lengths = lengths[:1]
-        ids = tuple(tuple(int(i) for i in random.integers(0, program.vocabulary, length)) for length in lengths)
+        ids = tuple(_sequence(program, random, length) for length in lengths)
         paired = (program.token_types or 1) > 1
         yield Case(ids, left=False, paired=paired)
         if len(set(lengths)) > 1 and not lengths_only:
             yield Case(ids, left=True, paired=paired)
+
+
+def _sequence(program: Program, random: np.random.Generator, length: int) -> tuple[int, ...]:
+    """Pseudorandom tokens; the one that a head looks for stands at the end, as tokenizers put it."""
+    ids = [int(i) for i in random.integers(0, program.vocabulary, length)]
+    if program.marker is not None:
+        other = (program.marker + 1) % program.vocabulary
+        ids = [other if i == program.marker else i for i in ids[:-1]] + [program.marker]
+    return tuple(ids)
 
 
 def types_of(case: Case, row: int) -> NDArray[np.int64]:

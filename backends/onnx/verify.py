@@ -28,10 +28,11 @@ from headrace.backends.onnx.cases import (
 from headrace.backends.onnx.profiles import Profile
 from headrace.backends.onnx.report import BOUNDS, Bound, Check, Report
 from headrace.backends.onnx.session import HOST, Session
-from headrace.ir import Program
+from headrace.ir import PositionSource, Program
 
 # ONNX's own evaluator is slow: one batch, of models that it can hold in a moment.
 REFERENCE_ROWS, REFERENCE_BELOW = 3, 1 << 29
+COUNTED = "left out: the model's own code counts positions from the left, padding included, so pad on the right"
 # Each batch, and for each output the right answer to each of its sequences.
 Oracle = list[tuple[Case, list[list[NDArray[Any]]]]]
 
@@ -46,6 +47,9 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
         return Report(profile.name, dtype, bound, tuple(checks), ())
     # One model at a time: with the weights in a file of their own, the session takes no copy of them either.
     apart, oracle = data_of(path).is_file(), _oracle(program, make_cases(program, profile.lengths))
+    if not _takes_left(program, oracle):
+        oracle = [(case, wanted) for case, wanted in oracle if not case.left]
+        checks.append(Check("padding on the left", True, COUNTED))
     defined = [*_by_definition(path, program, oracle, bound)] if path_size(path) < REFERENCE_BELOW else []
     if apart:
         pages.give_back(graphs.weights_of(program.graph).values())
@@ -113,6 +117,20 @@ def _oracle(program: Program, cases: Iterable[Case]) -> Oracle:
     """Each batch with its answers. Those of one padded on either side are the same: no sequence sees its padding."""
     answers = functools.cache(functools.partial(_alone, program))
     return [(case, answers(replace(case, left=False))) for case in cases]
+
+
+def _takes_left(program: Program, oracle: Oracle) -> bool:
+    """Whether the program itself answers alike on padding on the left: it may count positions from there."""
+    left = next(((case, wanted) for case, wanted in oracle if case.left), None)
+    if left is None or program.positions.source is PositionSource.INPUT:
+        return True
+    case, wanted = left
+    given = {name: torch.from_numpy(array) for name, array in feeds(case, program.input_names).items()}
+    outputs, _ = graphs.run(program.graph, given)
+    return all(
+        BOUNDS["float32"].holds(distance(real_rows(case, np.asarray(found.float()), output), rows))
+        for output, found, rows in zip(program.outputs, outputs, wanted, strict=True)
+    )
 
 
 @torch.no_grad()

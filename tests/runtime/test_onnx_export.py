@@ -208,6 +208,20 @@ def test_what_cannot_be_exported_is_refused(embedder: Any, exported: Path, tmp_p
         headrace.load(exported).export_onnx(tmp_path / "m")
 
 
+@pytest.mark.parametrize("head", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_positions_that_a_model_counts_itself(head: str, tmp_path: Path) -> None:
+    """BART: no input tells it where a text begins, so padding stands on the right; its head reads the rows of eos."""
+    lowered = headrace.lower(build("bart", head), target="reference")
+    report = json.loads((lowered.export_onnx(tmp_path / "m") / "verification.json").read_text())
+    checks = {check["name"]: check["found"] for check in report["checks"]}
+    assert "pad on the right" in checks["padding on the left"]
+    assert "onnxruntime, 5 + 9 + 2 tokens, padded right" in checks
+    assert not any("padded left" in name for name in checks)
+    requests = [[5, 6, 7, 2], [9, 2]]
+    for one, other in zip(headrace.load(tmp_path / "m")(requests), lowered.compile()(requests), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
