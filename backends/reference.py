@@ -11,6 +11,7 @@ from torch import Tensor
 from headrace import graphs, linear_ops, ops, recurrent_ops  # noqa: F401 - a graph that is read needs its operators
 from headrace.backends.tensors import OnTensors
 from headrace.ir import Layout, Program
+from headrace.turns import in_turn
 
 
 class Interpreted:
@@ -23,6 +24,7 @@ class Interpreted:
         self.calls = 0
         self._exported = program.graph
 
+    @in_turn  # the wrapper that torch puts around an operator of ours notes for a tracer that it is there
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Interpret the graph on `inputs`."""
         self.calls += 1
@@ -52,6 +54,7 @@ class Reference(OnTensors):
         """There is nothing to compile."""
         return Interpreted(program)
 
+    @in_turn
     def load(self, path: Path, program: Program) -> Interpreted:
         """Read the exported program back."""
         return Interpreted(program.with_(exported=torch.export.load(path)))

@@ -28,6 +28,7 @@ from headrace.runtime.progress import bar
 from headrace.runtime.quality import require_scheme
 from headrace.runtime.states import ModelState, bring_state
 from headrace.tasks import Tasks, select
+from headrace.turns import in_turn
 
 Source = str | Path | nn.Module
 OWN = "own"
@@ -45,6 +46,7 @@ class Traced:
         self.behaviour, self._prefill = frontend.behaviour, prefill
 
     @cached_property
+    @in_turn
     def analysed(self) -> Program:
         """The program with every type proven, its route and its tasks.
 
@@ -96,6 +98,7 @@ class Lowered:
         """The supported tasks."""
         return Tasks(self.program.tasks)
 
+    @in_turn
     def as_text(self, task: str | None = None) -> str:
         """The analysed program on a page, or what is left of it for one task."""
         return (self.program if task is None else prepare(self.program, self._supported(task))).as_text()
@@ -105,6 +108,7 @@ class Lowered:
         chosen, _ = select(self.program, None)
         return explain(self.program, form, target=self.backend.name, task=chosen, plan=self.plan())
 
+    @in_turn
     def plan(self, task: str | None = None) -> tuple[Any, ...]:
         """What the target will do with one task's program, and why; empty where there is nothing to choose.
 
@@ -116,6 +120,7 @@ class Lowered:
             return ()
         return self.backend.plan(prepare(self.program, chosen, self.backend.layout))
 
+    @in_turn
     def kernels(self, task: str | None = None) -> list[Any]:
         """Every kernel of Headrace's own that one task's program runs on the target, compiled but not loaded.
 
@@ -197,6 +202,7 @@ class Lowered:
         )  # fmt: skip
 
 
+@in_turn
 def trace(
     model: Source,
     *,

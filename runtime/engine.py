@@ -27,6 +27,7 @@ from headrace.runtime.quality import measured, require_quality, samples, words
 from headrace.runtime.states import ModelState, state_for
 from headrace.runtime.text.given import counts
 from headrace.tasks import Tasks, answering, select
+from headrace.turns import in_turn
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCHERS: dict[Layout, Any] = {Layout.PADDED: batching, Layout.PACKED: packing}
@@ -99,7 +100,7 @@ class Engine:
             TargetError: this version has no runtime for it.
             ArtifactError: the program was read back without it.
         """
-        if (kind := self._kinds.get(task)) in self.lanes:
+        if isinstance(task, str) and (kind := self._kinds.get(task)) in self.lanes:
             return self.lanes[kind]
         chosen, _ = select(self.program, task)
         assert chosen is not None
@@ -111,9 +112,7 @@ class Engine:
             )
         self._kinds[task] = kind = answering(self.program, chosen).kind
         if kind not in self.lanes:
-            self._warn_of_pooling(kind)
-            with bar(f"Compiling {chosen} for {self.backend.name}", shown=progress):
-                self.lanes[kind] = self._compiled(chosen)
+            self._compile(chosen, kind, progress)
         return self.lanes[kind]
 
     def sizes(self, task: str, progress: bool | None = None) -> Sizes:
@@ -135,6 +134,14 @@ class Engine:
         if lane is None or lane.program.exported is None or not isinstance(self.backend, Planner):
             return ()
         return self.backend.plan(lane.program)
+
+    @in_turn
+    def _compile(self, task: Task, kind: OutputKind, progress: bool | None) -> None:
+        if kind in self.lanes:
+            return  # by another thread, while this one waited
+        self._warn_of_pooling(kind)
+        with bar(f"Compiling {task} for {self.backend.name}", shown=progress):
+            self.lanes[kind] = self._compiled(task)
 
     def _compiled(self, task: Task) -> Lane:
         if self.program.exported is None:
@@ -176,7 +183,7 @@ class Engine:
             warnings.warn(
                 f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.",
                 HeadraceWarning,
-                stacklevel=5,
+                stacklevel=7,
             )
 
     def run(

@@ -17,6 +17,7 @@ from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.given import require_choice
 from headrace.runtime.text.plain import exact_facts
 from headrace.tasks import answering, refusal, select
+from headrace.turns import in_turn
 
 REPORT = "verification.json"
 # Outputs that cost nothing beside another: an embedding is pooled from the rows.
@@ -25,6 +26,7 @@ BESIDE = {OutputKind.EMBEDDING: (OutputKind.HIDDEN, OutputKind.TOKEN_EMBEDDING)}
 PLACES = frozenset({"_name_or_path", "name_or_path", "tokenizer_file", "vocab_file", "merges_file"})
 
 
+@in_turn
 def export_onnx(
     program: Program,
     folder: str | Path,
