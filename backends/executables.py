@@ -25,7 +25,7 @@ from headrace.backends.float8 import with_scaled_products
 from headrace.backends.held import hold_waves
 from headrace.backends.inductor import Decompositions, quiet
 from headrace.backends.kernels.tuning import family
-from headrace.backends.memory import memory_told
+from headrace.backends.memory import memory_told, ran_out
 from headrace.backends.plan import capturable
 from headrace.backends.precision import exact
 from headrace.backends.replay import Replays
@@ -129,7 +129,17 @@ class Packed(OfGraph):
         self.calls += 1
         with self._lock, memory_told():
             output = self._replays(inputs) if self._replays else None
-            return Host(self._exactly(*(moved(inputs[name]) for name in self._names)) if output is None else output)
+            return Host(self._kernel_by_kernel(inputs) if output is None else output)
+
+    def _kernel_by_kernel(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """A row that is not captured; where it finds no memory, once more without that of the captured ones."""
+        given = [moved(inputs[name]) for name in self._names]
+        try:
+            return self._exactly(*given)
+        except RuntimeError as error:
+            if not (self._replays and ran_out(error) and self._replays.give_back()):
+                raise
+        return self._exactly(*given)
 
     @torch.no_grad()
     def _exactly(self, *given: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,10 +47,13 @@ class Replays:
         """
         self._run, self._names, self._offset = run, program.input_names, program.positions.offset
         self._per_token = program.outputs[0].kind in PER_TOKEN_OUTPUTS
-        self._pool = torch.cuda.graph_pool_handle()
         self._seen: Counter[Shape] = Counter()
+        self._long: dict[Shape, Capture] = {}
+        self._capturing = True
+        # What long rows take is given back when memory runs out, which a pool does as a whole.
+        short, self._pool = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
         # The largest first: the others then fit in the memory that it took.
-        self._captures = {shape: self._capture(shape) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
+        self._short = {shape: self._capture(shape, short) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Copy the inputs in and replay, in the order of the current stream.
@@ -60,26 +63,43 @@ class Replays:
         """
         count = inputs[OFFSETS].shape[0] - 1
         shape = shape_of(inputs["input_ids"].shape[1], count)
-        if shape not in self._captures and not self._captured(shape):
+        capture = self._short.get(shape) or self._long.get(shape) or self._captured(shape)
+        if capture is None:
             return None
-        capture = self._captures[shape]
         capture.staged.copy_(_staged(inputs, self._names, shape), non_blocking=True)
         capture.graph.replay()
         return capture.output if self._per_token else capture.output[:count]
 
-    def _captured(self, shape: Shape) -> bool:
+    def give_back(self) -> bool:
+        """Let go of the long rows that were captured, and capture no more: memory has run out.
+
+        Returns:
+            Whether there were any.
+        """
+        held = bool(self._long)
+        self._capturing = False
+        torch.cuda.synchronize()  # none of them may still run
+        self._long.clear()
+        torch.cuda.empty_cache()
+        return held
+
+    def _captured(self, shape: Shape) -> Capture | None:
+        """A long row's graph, made when the shape comes for the second time."""
         self._seen[shape] += 1
-        if self._seen[shape] != 2 or shape.tokens > LONGEST or len(self._captures) >= MOST:
-            return False
+        if not self._capturing or self._seen[shape] != 2 or shape.tokens > LONGEST or len(self._long) >= MOST:
+            return None
         try:
-            self._captures[shape] = self._capture(shape)
+            self._long[shape] = self._capture(shape, self._pool)
         except RuntimeError as error:
             if not ran_out(error):
                 raise
-            return False  # it is not tried again, and runs kernel by kernel
-        return True
+        else:
+            return self._long[shape]
+        # A capture that is broken off keeps what it took, until its pool is empty.
+        self.give_back()
+        return None
 
-    def _capture(self, shape: Shape) -> Capture:
+    def _capture(self, shape: Shape, pool: Any) -> Capture:
         sample = {name: torch.zeros((1, shape.tokens), dtype=torch.int64) for name in self._names}
         sample[OFFSETS] = torch.tensor([0, shape.tokens], dtype=torch.int32)
         if "position_ids" in sample:
@@ -94,7 +114,7 @@ class Replays:
             self._run(*given)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             output = self._run(*given).float()
         return Capture(graph, staged, output)
 
