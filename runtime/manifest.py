@@ -33,7 +33,9 @@ def path_of(folder: str | Path) -> Path:
     Raises:
         ArtifactError: something that names none.
     """
-    if not isinstance(folder, (str, Path)) or not str(folder) or "\0" in str(folder):
+    name = str(folder) if isinstance(folder, (str, Path)) else ""
+    # The libraries that write and read the files take a path in UTF-8 alone.
+    if not name or "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
         raise ArtifactError(f"The folder is {reprlib.repr(folder)}; the path of one is accepted, as a str or a Path.")
     return Path(folder).expanduser()
 
@@ -45,22 +47,42 @@ def require_place(folder: str | Path, manifest: str = MANIFEST) -> Path:
         manifest: the file by which a folder that may be replaced is known.
 
     Raises:
-        ArtifactError: the folder exists and has no such file, so replacing it would lose something; or it cannot be
-            made.
+        ArtifactError: the folder exists and has no such file, or more than that lists, so replacing it would lose
+            something; or it cannot be made.
     """
     folder = path_of(folder).absolute()
     try:
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
-        if folder.exists() and not (folder / manifest).is_file() and any(folder.iterdir()):
-            what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
-            raise ArtifactError(f"{folder} exists and is no {what}. Choose a new folder; nothing was written.")
+        _require_replaceable(folder, manifest)
         nearest = next(parent for parent in folder.parents if parent.exists())
         with tempfile.TemporaryDirectory(prefix=".headrace-", dir=nearest):
             pass  # permissions do not tell: the file system may be read-only
     except OSError as error:
         raise _unwritable(folder, error) from error
     return folder
+
+
+def _require_replaceable(folder: Path, manifest: str) -> None:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
+    if folder.exists() and not (folder / manifest).is_file() and any(folder.iterdir()):
+        what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
+        raise ArtifactError(f"{folder} exists and is no {what}. Choose a new folder; nothing was written.")
+    if others := _others(folder, manifest):
+        met = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        raise ArtifactError(
+            f"{folder} holds {met} beside what its {manifest} lists. To replace the folder would lose that: move it "
+            "away, or choose a new folder; nothing was written."
+        )
+
+
+def _others(folder: Path, manifest: str) -> list[str]:
+    """What lies in a folder and was not written with its manifest; one that cannot be read lists nothing."""
+    held = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink() or path.is_file())
+    try:
+        listed = {manifest, *json.loads((folder / manifest).read_text(encoding="utf-8"))["files"]}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        listed = {manifest}
+    return [name for name in held if name not in listed]
 
 
 def _unwritable(folder: Path, error: OSError) -> ArtifactError:
@@ -85,10 +107,11 @@ def new_folder(folder: str | Path, manifest: str = MANIFEST) -> Iterator[tuple[P
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, error) from error
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+    with tempfile.TemporaryDirectory(prefix=".headrace-", dir=folder.parent) as temporary:
         work = Path(temporary) / "model"
         work.mkdir()
         yield work, folder
+        _require_replaceable(folder, manifest)  # others may have come while the block ran
         if folder.exists():
             folder.replace(Path(temporary) / "old")
         work.replace(folder)

@@ -166,6 +166,38 @@ def test_saving_over_something_else_is_refused(saved: tuple[Path, Any], tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("name", ["notes.txt", ".git/config", "tokenizer/mine.json"])
+def test_what_a_user_put_beside_a_saved_model_is_not_replaced(name: str, folder: Path, saved: tuple[Path, Any]) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("three years")
+    with pytest.raises(headrace.ArtifactError, match=rf"holds {name} beside what its headrace.json lists.*nothing was"):
+        saved[1].save(folder)
+    assert (folder / name).read_text() == "three years"
+    assert headrace.load(folder).task == "embed"
+
+
+def test_nor_is_what_came_while_it_was_written(
+    folder: Path, saved: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = saved[1].tokenizer.save_pretrained
+    monkeypatch.setattr(
+        saved[1].tokenizer, "save_pretrained", lambda work: (save(work), (folder / "notes.txt").write_text("late"))
+    )
+    with pytest.raises(headrace.ArtifactError, match=r"holds notes.txt beside"):
+        saved[1].save(folder)
+    assert (folder / "notes.txt").read_text() == "late"
+
+
+def test_a_damaged_one_is_not_replaced_either(folder: Path, saved: tuple[Path, Any]) -> None:
+    (folder / "headrace.json").write_text("{")
+    with pytest.raises(headrace.ArtifactError, match=r"and \d more|beside what its headrace.json lists"):
+        saved[1].save(folder)
+
+
+def test_a_folder_of_a_name_as_long_as_they_may_be(saved: tuple[Path, Any], tmp_path: Path) -> None:
+    assert headrace.load(saved[1].save(tmp_path / ("x" * 255))).task == "embed"
+
+
 def test_saving_again_replaces(saved: tuple[Path, Any], tmp_path: Path) -> None:
     model = saved[1]
     first = model.save(tmp_path / "m")

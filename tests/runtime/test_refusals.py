@@ -228,13 +228,15 @@ def test_what_is_no_model(source: Any) -> None:
         headrace.compile(source, target="reference")
 
 
-@pytest.mark.parametrize("folder", [None, 3, b"x", [], nn.Identity(), "", "x" * 5000, "nul\0", "/no/such"], ids=repr)
+@pytest.mark.parametrize(
+    "folder", [None, 3, b"x", [], nn.Identity(), "", "x" * 5000, "nul\0", "half\udcff", "/no/such"], ids=repr
+)
 def test_what_is_no_saved_model(embedder: Any, folder: Any) -> None:
     with pytest.raises(headrace.ArtifactError, match=r"accepted|no folder|cannot be read"):
         headrace.load(folder)
 
 
-@pytest.mark.parametrize("folder", [None, 3, b"x", "", "nul\0", "/proc/x", "/proc/x/y"], ids=repr)
+@pytest.mark.parametrize("folder", [None, 3, b"x", "", "nul\0", "half\udcff", "/proc/x", "/proc/x/y"], ids=repr)
 def test_where_nothing_can_be_saved(embedder: Any, folder: Any) -> None:
     for write in (embedder.save, embedder.export_onnx):
         with pytest.raises(headrace.ArtifactError, match=r"accepted|nothing was written"):
