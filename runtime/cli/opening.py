@@ -33,6 +33,7 @@ class Opening:
     tokenizer: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
+    quantize: str | None = None
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -60,8 +61,11 @@ class Opening:
         self._require_source()
         return headrace.lower(self.model, target=self.target, **self._options)
 
-    def compile(self, task: str | None, quantize: str | None = None, force: bool = False) -> CompiledModel:
+    def compile(self, task: str | None, force: bool = False) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.
+
+        Args:
+            force: keep a quantised model whose answers fail the gate.
 
         Raises:
             InputError: an option that a saved model has decided already.
@@ -70,8 +74,8 @@ class Opening:
 
         if not self.is_saved:
             return headrace.compile(
-                self.model, task=task, target=self.target, max_length=self.max_length, quantize=quantize, force=force,
-                **self._options,
+                self.model, task=task, target=self.target, max_length=self.max_length, quantize=self.quantize,
+                force=force, **self._options,
             )  # fmt: skip
         self._require_unsettled()
         return headrace.load(self.model, target=self.target)
@@ -94,7 +98,7 @@ class Opening:
             )
 
     def _require_unsettled(self) -> None:
-        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision")
+        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision", "quantize")
         if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
             raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)}. Leave that out.")
 

@@ -56,8 +56,10 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 ) -> None:
     """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
     opening = Opening(
-        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
+        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code, quantize
     )
+    if kernels_only and quantize is not None:
+        raise InputError("--kernels-only compiles the kernels of the model as it is. Leave quantize= out.")
     if kernels_only:
         from headrace.runtime.cli.kernels import compile_kernels
 
@@ -66,7 +68,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if out is None:
         raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
     require_place(out)
-    compiled = opening.compile(task, quantize, force)
+    compiled = opening.compile(task, force)
     if compiled.quantized is not None:
         console.note(words(compiled.quantized))
     folder = compiled.save(out)

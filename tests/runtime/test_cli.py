@@ -135,6 +135,13 @@ def test_embed_options_reach_the_model(headrace_: Any, folders: dict[str, str]) 
 def test_quantising_is_refused_where_the_target_does_not(headrace_: Any, folders: dict[str, str]) -> None:
     ran = headrace_("compile", folders["encoder"], folders["encoder"] + "-out", "--quantize", "fp8", *REFERENCE)
     refused(ran, "target reference does not run --quantize fp8; cuda does", "--dtype int8")
+    ran = headrace_("compile", folders["encoder"], "--quantize", "fp8", "--kernels-only", "--target", "cuda:sm90")
+    refused(ran, "compiles the kernels of the model as it is. Leave --quantize out")
+
+
+def test_a_saved_model_is_not_quantised_again(headrace_: Any, saved: dict[str, str]) -> None:
+    ran = headrace_("compile", saved["saved_classifier"], saved["saved_classifier"] + "-out", "--quantize", "fp8")
+    refused(ran, "is a saved model, which has settled --quantize. Leave")
 
 
 def test_warnings_take_a_line_each(headrace_: Any, folders: dict[str, str]) -> None:
