@@ -74,7 +74,7 @@ class OfGraph:
 
     def save(self, path: Path) -> None:
         """Write the graph and its weights."""
-        torch.export.save(self._exported, path)
+        graphs.save(self._exported, path)
 
 
 class Padded(OfGraph):

@@ -32,7 +32,7 @@ class Interpreted:
 
     def save(self, path: Path) -> None:
         """Write the exported program, weights included."""
-        torch.export.save(self._exported, path)
+        graphs.save(self._exported, path)
 
 
 class Reference(OnTensors):

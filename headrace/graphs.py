@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +32,22 @@ PLACE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")
 def inputs_of(exported: ExportedProgram) -> tuple[str, ...]:
     """The names of the inputs that a caller gives, in order."""
     return tuple(exported.graph_signature.user_inputs)
+
+
+def save(exported: ExportedProgram, path: Path) -> None:
+    """Write a program, weights included.
+
+    Raises:
+        OSError: the disk has no room for the weights. torch finds out while it writes, and ends the process.
+    """
+    needed = sum(
+        tensor.nbytes
+        for tensor in (*exported.state_dict.values(), *exported.constants.values())
+        if isinstance(tensor, Tensor)
+    )
+    if shutil.disk_usage(path.parent).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    torch.export.save(exported, path)
 
 
 def bound_of(exported: ExportedProgram) -> int | None:

@@ -85,8 +85,22 @@ def _others(folder: Path, manifest: str) -> list[str]:
     return [name for name in held if name not in listed]
 
 
-def _unwritable(folder: Path, error: OSError) -> ArtifactError:
-    return ArtifactError(f"{folder} cannot be written: {error.strerror}. Choose another place; nothing was written.")
+def _unwritable(folder: Path, error: Exception) -> ArtifactError:
+    why = getattr(error, "strerror", None) or error
+    return ArtifactError(f"{folder} cannot be written: {why}. Choose another place; nothing was written.")
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Tell of what cannot be written in one way, whichever library writes it."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    except Exception as error:
+        if "(os error " not in str(error):  # so the tokenizers library says it, in a bare exception
+            raise
+        raise _unwritable(folder, error) from error
 
 
 @contextmanager
@@ -100,14 +114,12 @@ def new_folder(folder: str | Path, manifest: str = MANIFEST) -> Iterator[tuple[P
         The working folder, and the place that it will have.
 
     Raises:
-        ArtifactError: as for `require_place`.
+        ArtifactError: as for `require_place`, or the disk is full.
     """
     folder = require_place(folder, manifest)
-    try:
+    with _writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    with tempfile.TemporaryDirectory(prefix=".headrace-", dir=folder.parent) as temporary:
+    with _writing(folder), tempfile.TemporaryDirectory(prefix=".headrace-", dir=folder.parent) as temporary:
         work = Path(temporary) / "model"
         work.mkdir()
         yield work, folder

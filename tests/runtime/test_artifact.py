@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -192,6 +194,28 @@ def test_a_damaged_one_is_not_replaced_either(folder: Path, saved: tuple[Path, A
     (folder / "headrace.json").write_text("{")
     with pytest.raises(headrace.ArtifactError, match=r"and \d more|beside what its headrace.json lists"):
         saved[1].save(folder)
+
+
+def test_a_full_disk(saved: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch would end the process."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(headrace.ArtifactError, match="cannot be written: No space left on device"):
+        saved[1].save(tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("room", [1000, 20_000])
+def test_files_that_may_not_grow(room: int, saved: tuple[Path, Any], tmp_path: Path) -> None:
+    """The tokenizers library meets the one limit, the writer of the graph the other."""
+    pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'headrace[export]'")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(headrace.ArtifactError, match="cannot be written: File too large"):
+            saved[1].export_onnx(tmp_path / "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_of_a_name_as_long_as_they_may_be(saved: tuple[Path, Any], tmp_path: Path) -> None:
