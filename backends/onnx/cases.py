@@ -89,9 +89,10 @@ def feeds(case: Case, inputs: Iterable[str]) -> dict[str, NDArray[np.int64]]:
     return {name: known[name] for name in inputs}
 
 
-def answered(case: Case, session: Session, output: Output) -> list[NDArray[Any]]:
-    """What the model file answers for each sequence: [width], or [tokens, width] of the real tokens."""
-    return real_rows(case, session.run(feeds(case, session.inputs), names.OUTPUTS[output.kind]), output)
+def answered(case: Case, session: Session, outputs: Sequence[Output]) -> list[list[NDArray[Any]]]:
+    """What the model file answers for each output and sequence: [width], or [tokens, width] of the real tokens."""
+    found = session.run_for(feeds(case, session.inputs), [names.OUTPUTS[output.kind] for output in outputs])
+    return [real_rows(case, values, output) for values, output in zip(found, outputs, strict=True)]
 
 
 def real_rows(case: Case, found: NDArray[Any], output: Output) -> list[NDArray[Any]]:
@@ -139,7 +140,8 @@ def distance(got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> Dis
 def replay(case: Case, session: Session, outputs: Mapping[str, Output]) -> Distance:
     """How far the model file, here and now, lies from what was recorded."""
     found = Distance(0.0, 1.0)
-    for name, values in case.answers:
-        got = [np.asarray(recorded(one)) for one in answered(case, session, outputs[name])]
+    answers = answered(case, session, [outputs[name] for name, _ in case.answers])
+    for rows, (_, values) in zip(answers, case.answers, strict=True):
+        got = [np.asarray(recorded(row)) for row in rows]
         found = found.joined(distance(got, [np.asarray(row) for row in values]))
     return found

@@ -80,13 +80,17 @@ class Session:
 
     def run(self, inputs: Mapping[str, NDArray[Any]], output: str) -> NDArray[Any]:
         """One output for a batch. Only that one leaves the device."""
+        return self.run_for(inputs, (output,))[0]
+
+    def run_for(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
+        """Several outputs for a batch, of one run."""
         if self.provider not in FIXED:
-            return _run(self._inner, {name: inputs[name] for name in self.inputs}, output)
+            return _run(self._inner, {name: inputs[name] for name in self.inputs}, outputs)
         batch, length = inputs["input_ids"].shape
         size = 1 << (batch - 1).bit_length()
         # A row again, rather than one of padding alone: every row then has a token.
         filled = {name: np.pad(inputs[name], _below(size - batch, inputs[name]), mode="edge") for name in self.inputs}
-        return _run(self._for_shape(size, length), filled, output)[:batch]
+        return [found[:batch] for found in _run(self._for_shape(size, length), filled, outputs)]
 
     def _for_shape(self, batch: int, length: int) -> onnxruntime.InferenceSession:
         """A session whose dimensions are fixed; the least recently used goes where there are too many."""
@@ -103,15 +107,17 @@ def _below(count: int, array: NDArray[Any]) -> list[tuple[int, int]]:
     return [(0, count), *[(0, 0)] * (array.ndim - 1)]
 
 
-def _run(session: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[Any]], output: str) -> NDArray[Any]:
+def _run(
+    session: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
+) -> list[NDArray[Any]]:
     binding = session.io_binding()
     for name, array in inputs.items():
         binding.bind_cpu_input(name, np.ascontiguousarray(array))
-    binding.bind_output(output)
+    for output in outputs:
+        binding.bind_output(output)
     session.run_with_iobinding(binding)
-    (found,) = binding.copy_outputs_to_cpu()
-    array_: NDArray[Any] = found
-    return array_
+    found: list[NDArray[Any]] = binding.copy_outputs_to_cpu()
+    return found
 
 
 def _opened(

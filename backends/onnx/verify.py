@@ -56,8 +56,8 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
     session, cases = Session(path, (HOST,), mapped=apart), []
     for case, wanted in oracle:
         worst = Distance(0.0, 1.0)
-        for output, rows in zip(program.outputs, wanted, strict=True):
-            worst = worst.joined(distance(answered(case, session, output), rows))
+        for got, rows in zip(answered(case, session, program.outputs), wanted, strict=True):
+            worst = worst.joined(distance(got, rows))
         checks.append(Check(f"onnxruntime, {case}", bound.holds(worst), bound.words(worst)))
         kept = tuple(
             (names.OUTPUTS[output.kind], tuple(recorded(row) for row in rows))
