@@ -27,6 +27,7 @@ from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
 from headrace.runtime.quality import require_scheme
 from headrace.runtime.states import ModelState, bring_state
+from headrace.runtime.text.given import require_choice
 from headrace.tasks import Tasks, select
 from headrace.turns import in_turn
 
@@ -170,6 +171,7 @@ class Lowered:
             VerifyError: the quantised model answers otherwise than the model.
         """
         self.backend.check(compiles=True)
+        require_choice("force", force)
         require_scheme(quantize, self.backend, self.program.dtype)
         model = CompiledModel(
             self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
@@ -230,6 +232,9 @@ def trace(
         LoadError, TraceError: the model can't be loaded or exported.
     """
     kinds, gate = _pools(pooling), _prefill(prefill)
+    require_choice("trust_remote_code", trust_remote_code)
+    if revision is not None and not isinstance(revision, str):
+        raise InputError(f"revision is {revision!r}; a branch, a tag or a commit is accepted, as a str.")
     with bar("Loading the model", shown=progress) as shown, sparing_the_old(), debug.stage("load"):
         checkpoint = load(
             model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
@@ -288,6 +293,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     Raises:
         HeadraceError: whatever cannot be loaded, traced, typed, served or run here; each says what to do.
     """
+    require_choice("force", force)
     require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
         model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, revision=revision,

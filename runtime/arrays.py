@@ -58,7 +58,7 @@ class Arrays:
     def drawn(self, given: Any) -> Iterator[Any]:
         """One array or many, one after the other: an array of the input's own rank is one, of one more a batch."""
         if hasattr(given, "__array__"):
-            array = np.asarray(given)
+            array = given if isinstance(given, np.ma.MaskedArray) else np.asarray(given)
             return iter(array if array.ndim == len(self._axes) + 1 else [array])
         if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
             return iter([given])
@@ -108,6 +108,8 @@ class Arrays:
             values = np.asarray(one)
         except (TypeError, ValueError):
             raise self._refusal(f"Request {number} is {reprlib.repr(one)}") from None
+        if isinstance(one, np.ma.MaskedArray):
+            raise self._refusal(f"Request {number} is a masked array")
         if values.dtype.kind != "f":
             raise self._refusal(f"Request {number} holds {values.dtype} values")
         if len(values.shape) != len(self._axes) or any(

@@ -99,9 +99,12 @@ def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
     """
     manifest = read_manifest(folder)
     try:
-        return decode(Program, manifest["program"]), manifest
+        program = decode(Program, manifest["program"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
+    if program.route is None:
+        raise ArtifactError(f"{folder}/{MANIFEST} says of no state that runs the model. Save the model again.")
+    return program, manifest
 
 
 def _lane(folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], backend: Backend) -> Lane:

@@ -145,7 +145,7 @@ class Engine:
 
     def _compiled(self, task: Task) -> Lane:
         if self.program.exported is None:
-            held = ", ".join(self.lanes)
+            held = ", ".join(self.lanes) or "nothing"
             raise ArtifactError(
                 f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
                 f"task={task.value!r} and save it again."

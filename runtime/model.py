@@ -134,7 +134,13 @@ class CompiledModel:
         )
 
     def counting_from(self, first: int) -> CompiledModel:
-        """The same model, whose messages number texts from `first`: for a list that is handed over in pieces."""
+        """The same model, whose messages number texts from `first`: for a list that is handed over in pieces.
+
+        Raises:
+            InputError: `first` is no int of 0 and above.
+        """
+        if not counts(first, least=0):
+            raise InputError(f"first is {first!r}, a text's number; an int of 0 and above is accepted.")
         view = object.__new__(CompiledModel)
         view.__dict__.update(self.__dict__, _first=first)
         return view

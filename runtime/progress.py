@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.runtime.text.given import require_choice
+
 PATIENCE = 2.0
 
 
@@ -58,7 +60,12 @@ class Nothing:
 
 @contextmanager
 def bar(what: str, total: int | None = None, shown: bool | None = None) -> Iterator[Bar | Nothing]:
-    """Show a bar while the block runs: always, never, or (None) where stderr is a terminal."""
+    """Show a bar while the block runs: always, never, or (None) where stderr is a terminal.
+
+    Raises:
+        InputError: `shown` is none of True, False and None.
+    """
+    require_choice("progress", shown)
     line = Bar(what, total) if (sys.stderr.isatty() if shown is None else shown) else Nothing()
     try:
         yield line

@@ -29,9 +29,9 @@ def many(given: Any, name: str) -> bool:
     return isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) != 0
 
 
-def counts(value: Any) -> bool:
-    """Whether a value is a number of things: an int of 1 and above, and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def counts(value: Any, least: int = 1) -> bool:
+    """Whether a value is a number of things: an int of 1 and above, or of another least, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def require_choice(name: str, value: bool | None) -> None:

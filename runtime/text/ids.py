@@ -17,6 +17,7 @@ from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.given import many
 
 TYPES = "token_type_ids"
+NONE = np.empty(0)
 
 
 def read_ids(
@@ -37,7 +38,10 @@ def read_ids(
         )
     types = _listed(token_type_ids, TYPES)
     if len(types) != len(rows):
-        raise _misfit()
+        raise InputError(
+            f"{TYPES} are of {len(types)} requests and token_ids of {len(rows)}; one number is accepted for each token "
+            "id."
+        )
     parts = in_parts(map(_size, rows), sizes)
     return len(rows), (_typed(program, _checked(program, rows, part, bound), types, part) for part in parts)
 
@@ -66,15 +70,17 @@ def _checked(program: Program, given: Sequence[Any], part: range, bound: Bound) 
 
 def _typed(program: Program, encoded: list[Encoded], given: Sequence[Any], part: range) -> list[Encoded]:
     types = _integers(given, part, TYPES)
-    if any(len(one.ids) != len(row) or row.min() < 0 for one, row in zip(encoded, types, strict=True)):
-        raise _misfit()
-    if program.token_types is not None and any(row.max() >= program.token_types for row in types):
-        raise InputError(f"{TYPES} hold a value past {program.token_types - 1}, the model's last token type.")
+    last = None if program.token_types is None else program.token_types - 1
+    for number, one, row in zip(part, encoded, types, strict=True):
+        if len(one.ids) != len(row):
+            raise InputError(
+                f"{TYPES}[{number}] has {len(row)} numbers and token_ids[{number}] {len(one.ids)}; one is accepted for "
+                "each token id."
+            )
+        if (least := row.min()) < 0 or (last is not None and row.max() > last):
+            accepted = "0 and above" if last is None else f"0 to {last}"
+            raise InputError(f"{TYPES}[{number}] holds {least if least < 0 else row.max()}; {accepted} are accepted.")
     return [Encoded(one.ids, row.astype(np.int64)) for one, row in zip(encoded, types, strict=True)]
-
-
-def _misfit() -> InputError:
-    return InputError(f"{TYPES} do not fit token_ids: one number of at least 0 is accepted for each token id.")
 
 
 def _check_each(program: Program, rows: list[NDArray[Any]], part: range, bound: Bound) -> None:
@@ -109,7 +115,9 @@ def _integers(rows: Sequence[Any], part: range, name: str) -> list[NDArray[Any]]
         try:
             array = np.asarray(rows[number])
         except (TypeError, ValueError):
-            array = np.empty(0)
+            array = NONE
+        if isinstance(rows[number], np.ma.MaskedArray):  # what is masked would count as text
+            array = NONE
         if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
             raise InputError(
                 f"{name}[{number}] is {reprlib.repr(rows[number])}; a sequence of one or more int is accepted, one a "

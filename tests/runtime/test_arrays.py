@@ -69,6 +69,8 @@ WRONG = {
     "height last": (np.zeros((24, 24, 3)), r"Request 0 has the shape \[24, 24, 3\]"),
     "another size": (np.zeros((3, 32, 32)), r"Request 0 has the shape \[3, 32, 32\]"),
     "one of a list": ([np.zeros((3, 24, 24)), np.zeros((24, 24))], r"Request 1 has the shape \[24, 24\]"),
+    "masked": (np.ma.masked_less(np.zeros((3, 24, 24)), 1), "Request 0 is a masked array"),
+    "one of a masked batch": (np.ma.masked_less(np.zeros((2, 3, 24, 24)), 1), "Request 0 is a masked array"),
     "a number": (3.0, r"Request 0 has the shape \[\]"),
 }
 

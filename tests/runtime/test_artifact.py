@@ -110,6 +110,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown fact": (_manifest(lambda m: m["program"].update(surprise=1)), "cannot read"),
     "a fact changed": (lambda f: _replace(f, '"normalize": false', '"normalize": true'), "changed headrace.json"),
     "wrong enum": (_manifest(lambda m: m["program"].update(head="hydra")), "hydra"),
+    "no route": (_manifest(lambda m: m["program"].update(route=None)), "no state that runs the model"),
     "missing file": (lambda f: (f / "embedding.pt2").unlink(), "missing embedding.pt2"),
     "truncated": (lambda f: (f / "embedding.pt2").write_bytes((f / "embedding.pt2").read_bytes()[:-9]), "changed"),
     "swapped tokenizer": (lambda f: (f / "tokenizer" / "tokenizer.json").write_text("{}"), "changed tokenizer"),

@@ -68,8 +68,12 @@ def test_ids_too_long_are_refused() -> None:
 
 
 def test_token_types_must_fit() -> None:
-    for types in ([[0]], [[0, 0], [0]], [[0, -1]]):
-        with pytest.raises(InputError, match="token_type_ids do not fit token_ids"):
+    for types, met in (
+        ([[0]], r"token_type_ids\[0\] has 1 numbers and token_ids\[0\] 2; one is"),
+        ([[0, 0], [0]], "token_type_ids are of 2 requests and token_ids of 1; one"),
+        ([[0, -1]], r"token_type_ids\[0\] holds -1; 0 to 1 are"),
+    ):
+        with pytest.raises(InputError, match=met):
             checked(typed_facts(), [[1, 2]], types, Bound(None, ""))
     with pytest.raises(InputError, match="takes no token_type_ids; its inputs are input_ids"):
         checked(facts(inputs=(Input("input_ids"),)), [[1]], [[0]], Bound(None, ""))
@@ -81,9 +85,11 @@ def test_token_types_must_fit() -> None:
         ([], [0], "token_ids[{n}] is []"),
         ([9], [0], "token_ids[{n}] holds 9"),
         ([1] * 4, [0], "token_ids[{n}] has 4 tokens"),
-        ([1], [0, 0], "token_type_ids do not fit"),
+        ([1], [0, 0], "token_type_ids[{n}] has 2 numbers and token_ids[{n}] 1"),
         ([1], ["a"], "token_type_ids[{n}] is ['a']"),
-        ([1], [2], "token_type_ids hold a value past 1"),
+        ([1], [2], "token_type_ids[{n}] holds 2; 0 to 1"),
+        ([1], [-1], "token_type_ids[{n}] holds -1; 0 to 1"),
+        (np.ma.masked_equal([1, 2], 2), [0, 0], "token_ids[{n}] is masked_array"),
     ],
 )
 def test_a_request_of_a_later_part_is_refused_by_its_number(row: Any, types: Any, met: str) -> None:

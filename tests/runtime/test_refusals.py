@@ -112,7 +112,8 @@ def test_batch_size(embedder: Any, size: Any) -> None:
 
 @pytest.mark.parametrize(
     "options", [{"max_length": 2.5}, {"max_length": "8"}, {"max_length": True}, {"token_budget": "x"}, {"pooling": ()},
-    {"prefill": []}, {"dtype": []}],
+    {"prefill": []}, {"dtype": []}, {"trust_remote_code": "False"}, {"force": "no"}, {"revision": 5},
+    {"progress": "no"}],
 )  # fmt: skip
 def test_options_of_another_type(options: dict[str, Any]) -> None:
     with pytest.raises(headrace.InputError, match=next(iter(options))):
@@ -120,7 +121,7 @@ def test_options_of_another_type(options: dict[str, Any]) -> None:
 
 
 def test_token_types_past_the_table(embedder: Any) -> None:
-    with pytest.raises(headrace.InputError, match="past 1"):
+    with pytest.raises(headrace.InputError, match=r"token_type_ids\[0\] holds 2; 0 to 1 are accepted"):
         embedder([[5, 6]], token_type_ids=[[0, 2]])
 
 
@@ -184,13 +185,25 @@ def test_a_bad_text_among_many_is_named(embedder: Any) -> None:
     [
         {"truncate": "False"}, {"truncate": 1}, {"normalize": "no"}, {"normalize": np.array([1, 2])},
         {"dimensions": True}, {"dimensions": "4"}, {"dimensions": 1.0}, {"prompt": []}, {"prompt": 3},
-        {"prompt": "\ud800"},
+        {"prompt": "\ud800"}, {"progress": "no"},
     ],
     ids=str,
 )  # fmt: skip
 def test_options_of_a_request_of_another_type(embedder: Any, options: dict[str, Any]) -> None:
     with pytest.raises(headrace.InputError, match=rf"(?i){next(iter(options))}.* (accepted|from 1 to|surrogate)"):
         embedder.embed("w5", **options)
+
+
+@pytest.mark.parametrize("task", [["embed"], {}, 5, b"embed"], ids=repr)
+def test_what_is_no_task(embedder: Any, task: Any) -> None:
+    with pytest.raises(headrace.TaskNotEnabledError, match="Choose one of: embed"):
+        embedder([[5]], task=task)
+
+
+@pytest.mark.parametrize("first", ["a", -1, True, 1.0], ids=repr)
+def test_what_is_no_number_of_a_text(embedder: Any, first: Any) -> None:
+    with pytest.raises(headrace.InputError, match="first is"):
+        embedder.counting_from(first)
 
 
 def test_score_names_the_request_that_is_no_pair() -> None:
