@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Reads a few rows of a large table: the rows are widened, not the table.
 LOOKUPS = (torch.ops.aten.embedding.default,)
-# Bytes of widened weights that are kept for the next run of the same module: more than an attention's of most models.
-KEPT = 1 << 28
+# Bytes of widened weights that are kept for the next run of the same module: an attention's of width 2048.
+KEPT = 1 << 27
 
 
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -28,7 +28,7 @@ from headrace.backends.onnx.cases import (
 from headrace.backends.onnx.profiles import Profile
 from headrace.backends.onnx.report import BOUNDS, Bound, Check, Report
 from headrace.backends.onnx.session import HOST, Session
-from headrace.ir import PositionSource, Program
+from headrace.ir import Program
 
 # ONNX's own evaluator is slow: one batch, of models that it can hold in a moment.
 REFERENCE_ROWS, REFERENCE_BELOW = 3, 1 << 29
@@ -122,7 +122,7 @@ def _oracle(program: Program, cases: Iterable[Case]) -> Oracle:
 def _takes_left(program: Program, oracle: Oracle) -> bool:
     """Whether the program itself answers alike on padding on the left: it may count positions from there."""
     left = next(((case, wanted) for case, wanted in oracle if case.left), None)
-    if left is None or program.positions.source is PositionSource.INPUT:
+    if left is None or names.POSITIONS in program.input_names:
         return True
     case, wanted = left
     given = {name: torch.from_numpy(array) for name, array in feeds(case, program.input_names).items()}

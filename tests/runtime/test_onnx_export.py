@@ -208,6 +208,15 @@ def test_what_cannot_be_exported_is_refused(embedder: Any, exported: Path, tmp_p
         headrace.load(exported).export_onnx(tmp_path / "m")
 
 
+@pytest.mark.parametrize(("name", "head"), [("deberta-v2", "AutoModel"), ("t5", "T5EncoderModel")])
+def test_positions_that_are_distances(name: str, head: str, tmp_path: Path) -> None:
+    """They stand on either side, whether or not an input tells a place that the model reads nowhere."""
+    path = headrace.lower(build(name, head), target="reference", pooling="mean").export_onnx(tmp_path / "m")
+    checks = json.loads((path / "verification.json").read_text())["checks"]
+    assert any("padded left" in check["name"] for check in checks)
+    assert not any(check["name"] == "padding on the left" for check in checks)
+
+
 @pytest.mark.parametrize("head", ["AutoModel", "AutoModelForSequenceClassification"])
 def test_positions_that_a_model_counts_itself(head: str, tmp_path: Path) -> None:
     """BART: no input tells it where a text begins, so padding stands on the right; its head reads the rows of eos."""
