@@ -27,7 +27,7 @@ QUIET = {
 # Messages name options as Python has them; a reader of the command line has these.
 OPTION = re.compile(
     r"\b(target|dtype|max_length|prefill|pooling|tokenizer|revision|trust_remote_code|truncate|normalize|dimensions|"
-    r'prompt|batch_size|aggregation|task|quantize|force)=(?:["\']([\w.-]*)["\']|(\w*))'
+    r'prompt|batch_size|aggregation|task|quantize|force|model)=(?:["\']([\w.-]*)["\']|(\w*))'
 )
 
 

@@ -82,7 +82,7 @@ def _model(bundle: Bundle, model: str | Path | None) -> str | Path:
     if bundle.folder is None or not bundle.recording.carries_weights:
         raise ParityError(
             f"The bundle holds a digest of {bundle.recording.model}'s weights and not the weights: say where the model "
-            "is, by model=."
+            'is, by model="FOLDER".'
         )
     return bundle.folder / MODEL
 

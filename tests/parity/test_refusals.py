@@ -98,7 +98,7 @@ def test_other_model(traces: Any) -> None:
 def test_weights_that_are_not_carried(bundle: Path) -> None:
     held = json.loads((bundle / MANIFEST).read_text())["recording"]
     changed(bundle, recording=held | {"carries_weights": False})
-    with pytest.raises(ParityError, match="say where the model is, by model="):
+    with pytest.raises(ParityError, match='say where the model is, by model="FOLDER"'):
         check(bundle)
 
 

@@ -464,6 +464,7 @@ def test_libraries_make_no_noise(tmp_path: Path) -> None:
         ("(max_length=40)", "(--max-length 40)"),
         ('compile with prefill="single_pass".', "compile with --prefill single_pass."),
         ('leave quantize="fp8" out, or pass force=True', "leave --quantize fp8 out, or pass --force"),
+        ('where the model is, by model="FOLDER".', "where the model is, by --model FOLDER."),
         ("is_causal=False says", "is_causal=False says"),
         ("hold(attention_mask)", "hold(attention_mask)"),
     ],
