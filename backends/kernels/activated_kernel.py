@@ -31,13 +31,13 @@ def activated(x, KIND: tl.constexpr):
     """One of `activated.KINDS`, in float32. GELU by erf as `activations.erf_gelu` has it."""
     if KIND == "gelu":
         size = tl.abs(x)
-        root = tl.math.rsqrt(size * NEARNESS + 1.0)
+        root = tl.rsqrt(size * NEARNESS + 1.0)
         near = root * root
         series = ((((near * A5 + A4) * near + A3) * near + A2) * near + A1) * near
         x = tl.maximum(x, 0.0) - size * (series * tl.exp2(x * x * (-0.5 * LOG2_E)))
     elif KIND == "gelu_tanh":
-        # (1 + tanh(y)) / 2 is the sigmoid of 2 y.
-        x = x * sigmoid(2.0 * ROOT_2_PI * (x + 0.044715 * x * x * x))
+        # (1 + tanh(y)) / 2 is the sigmoid of 2 y. Triton's interpreter wants the tensor before a global constant.
+        x = x * sigmoid((x + 0.044715 * x * x * x) * (2.0 * ROOT_2_PI))
     elif KIND == "silu":
         x = x * sigmoid(x)
     else:
