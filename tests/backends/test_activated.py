@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +16,7 @@ from headrace import graphs
 from headrace.backends.kernels.activated import FEW, KINDS
 from headrace.backends.kernels.activated_match import LINEAR_ACTIVATED, activations, with_activations
 from headrace.backends.kernels.tuning import PRODUCTS
+from tests.backends.test_varlen_attention import run_interpreted
 
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -155,13 +153,7 @@ def rms(x: Tensor) -> float:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_under_the_interpreter() -> None:
-    code = (
-        "from tests.backends.test_varlen_attention import patch_interpreter; patch_interpreter();"
-        "from tests.backends.test_activated import check; check('cpu', (3, 130))"
-    )
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted("patch_interpreter(); from tests.backends.test_activated import check; check('cpu', (3, 130))")
 
 
 @pytest.mark.gpu

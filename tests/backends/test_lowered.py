@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +16,9 @@ from headrace.ir import Layout, PoolKind, Task
 from headrace.lowering.packed import packed_inputs
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.packed_ops import pool_packed
+from tests.backends.test_varlen_attention import run_interpreted
 from tests.tiny import build, checkpoint
 
-ROOT = Path(__file__).parents[2]
 LENGTHS = (5, 17, 3, 1, 40)
 # Queries and keys, where they are rotated by halves; in GPT-OSS otherwise.
 ROTATED = {"bert": 0, "modernbert": 2, "qwen3": 2, "llama": 2, "gpt-oss": 0}
@@ -132,11 +128,7 @@ def interpreted(name: str) -> None:
     ],
 )
 def test_under_the_interpreter(name: str) -> None:
-    code = f"from tests.backends.test_lowered import interpreted; interpreted({name!r})"
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_interpreted(f"from tests.backends.test_lowered import interpreted; interpreted({name!r})")
 
 
 @pytest.mark.gpu

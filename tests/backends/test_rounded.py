@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ from headrace.ir import Layout, Task
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.quantize import QuantizeLinear
 from tests.backends.test_activated import CASES
+from tests.backends.test_varlen_attention import run_interpreted
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 
@@ -70,13 +68,10 @@ def check_broken(device: str) -> None:
 
 @needs_triton
 def test_under_the_interpreter() -> None:
-    code = (
-        "from tests.backends.test_varlen_attention import patch_interpreter; patch_interpreter();"
-        "from tests.backends.test_rounded import CastByTorch, check; check('cpu', kernel=CastByTorch())"
+    run_interpreted(
+        "patch_interpreter(); from tests.backends.test_rounded import CastByTorch, check; "
+        "check('cpu', kernel=CastByTorch())"
     )
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.nvidia

@@ -359,7 +359,7 @@ def test_kernel_under_the_interpreter(part: int) -> None:
 
 
 def run_interpreted(code: str) -> None:
-    """Run something of this module in a process in which Triton interprets."""
+    """Run something in a process in which Triton interprets, with the names of this module."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", f"from tests.backends.test_varlen_attention import *\n{code}"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
