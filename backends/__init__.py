@@ -11,8 +11,8 @@ from headrace.errors import TargetError, missing_library
 TARGETS = {
     "reference": "headrace.backends.reference:Reference",
     "cpu": "headrace.backends.cpu:Cpu",
-    "cuda": "headrace.backends.cuda:Cuda",
-    "rocm": "headrace.backends.rocm:Rocm",
+    "cuda": "headrace.backends.gpu.cuda:Cuda",
+    "rocm": "headrace.backends.gpu.rocm:Rocm",
     "onnx": "headrace.backends.onnx.target:Onnx",
 }
 # Targets that run on one of several devices, named after a colon: onnx:cuda, rocm:gfx942.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from headrace.backends.inductor import Compiled, compile_program
-from headrace.backends.tensors import OnTensors
+from headrace.backends.inductor.compile import Compiled, compile_program
+from headrace.backends.inductor.tensors import OnTensors
 from headrace.errors import TargetError
 from headrace.ir import Program
 

@@ -88,9 +88,9 @@ class Planner(Protocol):
     """A backend that says beforehand what it will do, and that has kernels of ours, which compile without a device."""
 
     def plan(self, program: Program) -> tuple[Any, ...]:
-        """The decisions about a program, each a `headrace.backends.plan.Choice`."""
+        """The decisions about a program, each a `headrace.backends.gpu.plan.Choice`."""
         ...
 
     def kernels(self, program: Program) -> list[Any]:
-        """The kernels that a program runs, each a `headrace.backends.kernels.ahead.Kernel`."""
+        """The kernels that a program runs, each a `headrace.backends.kernels.compile.aot.Kernel`."""
         ...

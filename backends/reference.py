@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headrace import graphs, linear_ops, ops, recurrent_ops  # noqa: F401 - a graph that is read needs its operators
-from headrace.backends.tensors import OnTensors
+from headrace import graphs
+from headrace.backends.inductor.tensors import OnTensors
 from headrace.ir import Layout, Program
-from headrace.turns import in_turn
+from headrace.ops import attention, linear_recurrence, recurrent  # noqa: F401 - a graph that is read needs its operators
+from headrace.utils.compiler_lock import in_turn
 
 
 class Interpreted:

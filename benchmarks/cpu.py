@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import headrace
-from headrace.runtime import weights
+from headrace import examples
 
 ROUNDS = 5
 WORDS = (
@@ -73,7 +73,7 @@ def contenders(folder: str) -> dict[str, Callable[[list[str]], np.ndarray[Any, A
 def main() -> None:
     """Time every contender and print the table."""
     warnings.simplefilter("ignore")
-    folder = str(weights.folder("minilm"))
+    folder = str(examples.folder("minilm"))
     runs, batch = contenders(folder), texts()
     tokens = sum(len(ids) for ids in _tokenizer(folder)(batch, truncation=True)["input_ids"])
     exact = next(iter(runs.values()))(batch)

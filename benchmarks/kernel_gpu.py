@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from triton.testing import do_bench
 
-from headrace.backends.kernels import tiles, varlen_attention
-from headrace.backends.kernels.tiles import TileList
-from headrace.backends.kernels.varlen_attention import Form
+from headrace.backends.kernels.attention import op, tiles
+from headrace.backends.kernels.attention.op import Form
+from headrace.backends.kernels.attention.tiles import TileList
 from headrace.ir import Window
 
 
@@ -100,8 +100,8 @@ def measure(shape: Shape, lengths: list[int], bandwidth: float) -> str:
     cu_seqlens = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
     longest, mean = max(lengths), tokens // len(lengths)
     form = Form(shape.dim**-0.5, shape.kind, shape.window)
-    rows = varlen_attention.tile_rows(q, k, varlen_attention.tuning_for(q, v, mean, form))
-    spread = TileList(varlen_attention.listed(cu_seqlens, tokens, rows), rows)
+    rows = op.tile_rows(q, k, op.tuning_for(q, v, mean, form))
+    spread = TileList(op.listed(cu_seqlens, tokens, rows), rows)
     merged = tiles.merged(lengths, tokens, rows, "cuda")
     window = (-1, 0) if shape.kind == "causal" else tuple(shape.window)
 
@@ -109,7 +109,7 @@ def measure(shape: Shape, lengths: list[int], bandwidth: float) -> str:
         return varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
 
     def ours(work: TileList) -> Tensor:
-        return varlen_attention.varlen_attention(q, k, v, cu_seqlens, mean, form, work=work)
+        return op.varlen_attention(q, k, v, cu_seqlens, mean, form, work=work)
 
     error = max(float((ours(work) - theirs()).abs().max()) for work in (spread, merged))
     contenders = [captured(theirs), captured(lambda: ours(spread)), captured(lambda: ours(merged))]
@@ -131,7 +131,7 @@ def main() -> None:
     bandwidth = 2 * source.numel() / do_bench(source.clone, warmup=20, rep=100, return_mode="median")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, a copy moves {bandwidth / 1e9:.2f} TB/s")
     cu_seqlens = torch.tensor([0, *draw(16384, False)], device="cuda").cumsum(0).int()
-    listing = warm(lambda: varlen_attention.listed(cu_seqlens, 16384, 64))
+    listing = warm(lambda: op.listed(cu_seqlens, 16384, 64))
     print(f"Making the tiles of 16384 tokens, once a batch, in a graph: {listing * 1e3:.1f} microseconds")
     for name, lengths in workloads().items():
         print(f"\n**{name}**: {len(lengths)} sequences, {sum(lengths)} tokens, longest {max(lengths)}; microseconds\n")

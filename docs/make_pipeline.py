@@ -15,11 +15,11 @@ import torch
 import transformers
 from torch import fx
 
-from headrace.backends.inductor import DECOMPOSITIONS
-from headrace.frontend.load import Checkpoint
+from headrace.backends.inductor.compile import DECOMPOSITIONS
+from headrace.frontend.load.checkpoint import Checkpoint
 from headrace.frontend.trace import Traced, trace
 from headrace.ir import Prefill, Program, Task
-from headrace.lowering.passes import run_passes
+from headrace.ir.passes import run_passes
 from headrace.lowering.pipeline import analysis, prepare
 
 PAGE = Path(__file__).with_name("pipeline.md")

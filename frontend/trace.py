@@ -14,16 +14,15 @@ from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.errors import TraceError
-from headrace.frontend.arrays import fit_arrays
-from headrace.frontend.behaviour import Behaviour
-from headrace.frontend.claims import config_hash, read_claims, read_labels
-from headrace.frontend.dryrun import DryRun, dry_run, special_ids, without_target
-from headrace.frontend.export import export, free_axes
-from headrace.frontend.extras import PLAIN
-from headrace.frontend.heads import cut_rows
-from headrace.frontend.interface import evaluating
-from headrace.frontend.load import Checkpoint
-from headrace.frontend.positions import (
+from headrace.frontend.capture.attention import evaluating
+from headrace.frontend.eager.run import DryRun, dry_run, special_ids, without_target
+from headrace.frontend.eager.signature import DECODED, Served, Signature, positions, sample, signature
+from headrace.frontend.export.exporter import export, free_axes
+from headrace.frontend.facts.array_axes import fit_arrays
+from headrace.frontend.facts.config_claims import config_hash, read_claims, read_labels
+from headrace.frontend.facts.head import cut_rows
+from headrace.frontend.facts.model_outputs import PLAIN
+from headrace.frontend.facts.positions import (
     find_limits,
     find_offset,
     find_target_limits,
@@ -31,8 +30,9 @@ from headrace.frontend.positions import (
     read_table,
     without_added_types,
 )
-from headrace.frontend.sentence import Pool
-from headrace.frontend.served import DECODED, Served, Signature, positions, sample, signature
+from headrace.frontend.load.checkpoint import Checkpoint
+from headrace.frontend.load.sentence_transformers import Pool
+from headrace.frontend.probe.behaviour import Behaviour
 from headrace.ir import (
     BATCH as ROWS,
 )

@@ -27,11 +27,11 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from headrace.runtime.answers import Classification, Entity
     from headrace.runtime.api import Lowered, Traced, compile, lower, trace
-    from headrace.runtime.artifact import load
+    from headrace.runtime.artifact.saved_model import load
     from headrace.runtime.model import CompiledModel
-    from headrace.runtime.states import ModelState, register_model_state
+    from headrace.runtime.state.model_state import ModelState, register_model_state
+    from headrace.runtime.tasks.answers import Classification, Entity
 
 __version__ = "0.1.0"
 
@@ -40,14 +40,14 @@ LAZY = {
     "compile": "headrace.runtime.api",
     "trace": "headrace.runtime.api",
     "lower": "headrace.runtime.api",
-    "load": "headrace.runtime.artifact",
+    "load": "headrace.runtime.artifact.saved_model",
     "Traced": "headrace.runtime.api",
     "Lowered": "headrace.runtime.api",
     "CompiledModel": "headrace.runtime.model",
-    "ModelState": "headrace.runtime.states",
-    "register_model_state": "headrace.runtime.states",
-    "Classification": "headrace.runtime.answers",
-    "Entity": "headrace.runtime.answers",
+    "ModelState": "headrace.runtime.state.model_state",
+    "register_model_state": "headrace.runtime.state.model_state",
+    "Classification": "headrace.runtime.tasks.answers",
+    "Entity": "headrace.runtime.tasks.answers",
 }
 
 __all__ = [

@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import Protocol
 
 from headrace.ir import Layout, Prefill, Program, Task
-from headrace.lowering import agreement, probe
-from headrace.lowering.agreement import Agree
-from headrace.lowering.attention_types import TypeAttention
-from headrace.lowering.distance import TypeBias
-from headrace.lowering.enable import EnableTasks
-from headrace.lowering.layout import ChooseLayout
-from headrace.lowering.merge import MergeLinear
-from headrace.lowering.padding import MeasurePadding
-from headrace.lowering.passes import Pass, run_passes
-from headrace.lowering.probe import Probe
-from headrace.lowering.quantize import QuantizeLinear
-from headrace.lowering.recover import Recover
-from headrace.lowering.route import DecideRoute
-from headrace.lowering.select import SelectTask
+from headrace.ir.passes import Pass, run_passes
+from headrace.lowering.decide import probe
+from headrace.lowering.decide.enable import EnableTasks
+from headrace.lowering.decide.padding import MeasurePadding
+from headrace.lowering.decide.probe import Probe
+from headrace.lowering.decide.route import DecideRoute
+from headrace.lowering.forms.choose import ChooseLayout
+from headrace.lowering.forms.select import SelectTask
+from headrace.lowering.optimise.merge_linear import MergeLinear
+from headrace.lowering.optimise.quantize import QuantizeLinear
+from headrace.lowering.recover.recover import Recover
+from headrace.lowering.types import check_against_eager
+from headrace.lowering.types.attention import TypeAttention
+from headrace.lowering.types.check_against_eager import Agree
+from headrace.lowering.types.relative_bias import TypeBias
 
 
-class Eager(agreement.Eager, probe.Eager, Protocol):
+class Eager(check_against_eager.Eager, probe.Eager, Protocol):
     """Everything that the passes ask of the original module."""
 
 

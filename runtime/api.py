@@ -14,22 +14,22 @@ from headrace import debug
 from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
-from headrace.frontend.load import Checkpoint, held_dtype, load
-from headrace.frontend.sentence import pool_kind
+from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
+from headrace.frontend.load.sentence_transformers import pool_kind
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
-from headrace.garbage import sparing_the_old
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
-from headrace.runtime.engine import runnable
-from headrace.runtime.explain.report import explain
+from headrace.runtime.engine.engine import runnable
+from headrace.runtime.engine.quantization_gate import require_scheme
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
-from headrace.runtime.quality import require_scheme
-from headrace.runtime.states import ModelState, bring_state
-from headrace.runtime.text.given import require_choice
+from headrace.runtime.state.model_state import ModelState, bring_state
+from headrace.runtime.text.validate import require_choice
+from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, select
-from headrace.turns import in_turn
+from headrace.utils.compiler_lock import in_turn
+from headrace.utils.gc_freeze import sparing_the_old
 
 Source = str | Path | nn.Module
 OWN = "own"
@@ -114,7 +114,7 @@ class Lowered:
         """What the target will do with one task's program, and why; empty where there is nothing to choose.
 
         Returns:
-            A `headrace.backends.plan.Choice` for each decision.
+            A `headrace.backends.gpu.plan.Choice` for each decision.
         """
         chosen = self._chosen(task)
         if chosen is None or not isinstance(self.backend, Planner):
@@ -128,7 +128,7 @@ class Lowered:
         The target's architecture need not be here: `headrace.lower(model, target="rocm:gfx942").kernels()`.
 
         Returns:
-            A `headrace.backends.kernels.ahead.Kernel` for each specialisation.
+            A `headrace.backends.kernels.compile.aot.Kernel` for each specialisation.
 
         Raises:
             TargetError: the target has no such kernels, or the program runs none of them.
@@ -193,9 +193,9 @@ class Lowered:
     ) -> Path:
         """Write an ONNX model with all that belongs to it, without compiling for the target first.
 
-        Options as for `headrace.runtime.export.export_onnx`.
+        Options as for `headrace.runtime.artifact.export_onnx.export_onnx`.
         """
-        from headrace.runtime.export import export_onnx, require_open
+        from headrace.runtime.artifact.export_onnx import export_onnx, require_open
 
         require_open(options, ("tokenizer",), "headrace.lower")
         return export_onnx(

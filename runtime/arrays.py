@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input, Program
-from headrace.runtime.text.given import counts
-from headrace.text import axes_text
+from headrace.ir.printer import axes_text
+from headrace.runtime.text.validate import counts
 
 # The transformers class that makes each input of files.
 PROCESSORS = {"pixel_values": "AutoImageProcessor"}

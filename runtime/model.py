@@ -15,16 +15,16 @@ import numpy as np
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, HeadraceWarning, InputError
 from headrace.ir import OutputKind, Program, Quantized, Task
-from headrace.runtime import answers
-from headrace.runtime.ahead import PACKED, WHOLE
-from headrace.runtime.answers import Aggregation, Classification, Entity
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.asked import Request
-from headrace.runtime.engine import Array, Engine, Lane, runnable
-from headrace.runtime.explain.report import explain
-from headrace.runtime.fills import Fill, fills
-from headrace.runtime.text.given import counts, many, require_choice
-from headrace.runtime.text.tokens import Texts
+from headrace.runtime.engine.engine import Array, Engine, Lane, runnable
+from headrace.runtime.engine.request import Request
+from headrace.runtime.tasks import answers
+from headrace.runtime.tasks.answers import Aggregation, Classification, Entity
+from headrace.runtime.tasks.fill_mask import Fill, fills
+from headrace.runtime.text.prefetch import PACKED, WHOLE
+from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.validate import counts, many, require_choice
+from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, select
 
 Pair = tuple[str, str]
@@ -87,7 +87,7 @@ class CompiledModel:
 
     def save(self, folder: str | Path) -> Path:
         """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""
-        from headrace.runtime.artifact import save
+        from headrace.runtime.artifact.saved_model import save
 
         return save(self, folder)
 
@@ -108,13 +108,13 @@ class CompiledModel:
             dtype: of the weights: "float32", "float16" or "int8".
             task: whose outputs the graph has; None takes the model's.
 
-        Other options are those of `headrace.runtime.export.export_onnx`.
+        Other options are those of `headrace.runtime.artifact.export_onnx.export_onnx`.
 
         Raises:
             VerifyError: the exported model does not answer as this one; nothing is written.
             ArtifactError: this model was read back from a folder, without the graph that is exported.
         """
-        from headrace.runtime.export import export_onnx, require_open
+        from headrace.runtime.artifact.export_onnx import export_onnx, require_open
 
         require_open(options, ("max_length", "token_budget", "tokenizer"), "headrace.compile")
         return export_onnx(

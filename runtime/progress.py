@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.runtime.text.given import require_choice
+from headrace.runtime.text.validate import require_choice
 
 PATIENCE = 2.0
 

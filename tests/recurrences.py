@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from headrace.recurrent_ops import accumulator
+from headrace.ops.recurrent import accumulator
 
 
 def draw(seed: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:

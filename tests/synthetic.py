@@ -84,7 +84,7 @@ def program_of(module: Any, *inputs: str, dynamic: bool = True, **changes: Any) 
     import torch
     from torch.export import Dim, export
 
-    from headrace.ops import ATTENTION
+    from headrace.ops.attention import ATTENTION
 
     given = {name: torch.randint(3, 90, (2, 7), generator=torch.Generator().manual_seed(0)) for name in inputs}
     shape = {0: Dim("batch", min=1), 1: Dim("sequence", min=1)}

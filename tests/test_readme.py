@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.runtime.cli.app import app
+from headrace.runtime.tools.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -394,7 +394,7 @@ def randomise(model: Any, seed: int = 0) -> Any:
 
 def checkpoint(model: Any, name: str = "tiny", **fields: Any) -> Any:
     """The model as the frontend's loader would hand it over."""
-    from headrace.frontend.load import Checkpoint
+    from headrace.frontend.load.checkpoint import Checkpoint
 
     config = next((c for m in model.modules() if hasattr(c := getattr(m, "config", None), "to_diff_dict")), None)
     plain: dict[str, Any] = {"tokenizer": None, "sentence": None, "missing": (), "raw_config": {}}
@@ -440,6 +440,6 @@ def rows_of(program: Any, ids: Any, mask: Any = None) -> Any:
 
 def arrays(program: Any, count: int = 1, rows: int = 7, seed: int = 0) -> list[Any]:
     """That many random requests, without a batch axis, for a program that reads arrays."""
-    from headrace.samples import draw
+    from headrace.feed import draw
 
     return [draw(program.arrays[0], 1, rows, seed=1000 * seed + number)[0].numpy() for number in range(count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from headrace.ir import Window
-from headrace.packed_ops import attention_varlen
+from headrace.ops.packed import attention_varlen
 
 
 @attention_varlen.register_kernel("cuda")
@@ -23,7 +23,7 @@ def _(
     bias_kind: str,
     length: int,
 ) -> Tensor:
-    from headrace.backends.kernels.varlen_attention import Form, varlen_attention
+    from headrace.backends.kernels.attention.op import Form, varlen_attention
 
     form = Form(scale, kind, Window(*window), softcap, bias_kind)
     return varlen_attention(q, k, v, cu_seqlens, length, form, sinks=sinks, bias=bias)

@@ -2,7 +2,7 @@
 
 That of attention is by dtype, head dimension and length too, and read top down.
 
-What bounds them is local memory a program (`backends/architecture.py`), and 99 KiB on sm86, sm89 and sm120.
+What bounds them is local memory a program (`backends/gpu/architecture.py`), and 99 KiB on sm86, sm89 and sm120.
 Keys and values take `2 * stages * n * head_dim` elements of it, queries another `m * head_dim` on sm90.
 """
 

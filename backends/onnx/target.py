@@ -58,8 +58,8 @@ class Onnx:
 
     def compile(self, program: Program) -> Executable:
         """Write the program in the profile std, and load that."""
-        from headrace.backends.onnx.graph import build
-        from headrace.backends.onnx.weights import write
+        from headrace.backends.onnx.export.graph import build
+        from headrace.backends.onnx.export.weights import write
 
         folder = tempfile.TemporaryDirectory(prefix="headrace-")
         path = Path(folder.name) / f"{program.outputs[0].kind}.onnx"

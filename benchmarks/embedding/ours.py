@@ -12,7 +12,7 @@ import torch
 import headrace
 from embedding.timing import Row, latencies, median_seconds
 from embedding.workload import Shape, tokens_of
-from headrace.runtime.quality import words
+from headrace.runtime.engine.quantization_gate import words
 
 
 def ours(

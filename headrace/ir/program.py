@@ -121,6 +121,6 @@ class Program:
 
     def as_text(self) -> str:
         """The program on a page: facts, then one line an attention, then the decisions."""
-        from headrace.text import program_text
+        from headrace.ir.printer import program_text
 
         return program_text(self)

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.ir import Program
-from headrace.runtime.text.given import counts
+from headrace.runtime.text.validate import counts
 
 # transformers writes 1e30 where a tokenizer states no limit.
 NO_LIMIT = 1_000_000

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Program
-from headrace.runtime.ahead import Sizes, in_parts
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
-from headrace.runtime.text.given import many
+from headrace.runtime.text.prefetch import Sizes, in_parts
+from headrace.runtime.text.validate import many
 
 TYPES = "token_type_ids"
 NONE = np.empty(0)

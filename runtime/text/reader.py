@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.runtime.text.direct import as_encoded, own_tokens, read_direct, reads_alike, types_alone
 from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.fast_tokenizer import as_encoded, own_tokens, read_direct, reads_alike, types_alone
 from headrace.runtime.text.ids import TYPES
-from headrace.runtime.text.pieces import Piece, kept
 from headrace.runtime.text.spans import read_spans
+from headrace.runtime.text.truncation import Piece, kept
 
 # So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
 MANY = 64

@@ -37,11 +37,11 @@ SMILES = [
 
 
 def folder(name: str) -> Path:
+    from headrace import examples
     from headrace.errors import LoadError
-    from headrace.runtime import weights
 
     try:
-        return Path(weights.folder(name))
+        return Path(examples.folder(name))
     except LoadError as error:
         pytest.skip(f"needs the real weights {name}: {error}")
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from headrace import graphs
 from headrace.errors import HeadraceError
-from headrace.frontend.behaviour import Behaviour
+from headrace.frontend.probe.behaviour import Behaviour
 from headrace.frontend.trace import trace
 from headrace.ir import AttentionType, Layout, PaddingRule, PositionSource, Program, Task, Verdict
-from headrace.lowering.layout import ChooseLayout
+from headrace.lowering.forms.choose import ChooseLayout
 from headrace.lowering.pipeline import analyse, prepare
 from tests.coverage.requests import Request, alone, answer, batch, request
 from tests.tiny import checkpoint, randomise

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.codec import encode
 from headrace.errors import TraceError
 from headrace.frontend.trace import trace
 from headrace.ir import OutputKind, PoolKind, Program, Stage
+from headrace.ir.serialize import encode
 from headrace.lowering.pipeline import analyse
-from headrace.ops import ATTENTION, MASK
+from headrace.ops.attention import ATTENTION, MASK
 from tests.tiny import build, checkpoint, outputs_of, rows_of, token_ids
 
 HIDDEN, EMBEDDING = OutputKind.HIDDEN, OutputKind.EMBEDDING

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.backends.architecture import ARCHITECTURES
+from headrace.backends.gpu.architecture import ARCHITECTURES
 from tests.gate import gate, programs, rows
 
 

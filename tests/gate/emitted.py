@@ -63,7 +63,7 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     import torch
 
     from headrace import graphs
-    from headrace.backends import executables, gpu
+    from headrace.backends.gpu import executable, target
     from headrace.ir import OFFSETS, Layout
 
     exported = program.graph
@@ -71,9 +71,9 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     exported._state_dict = {name: _fake(traced, weight) for name, weight in exported.state_dict.items()}
     exported._constants = {name: _fake(traced, value) for name, value in exported.constants.items()}
     with traced:
-        moved = program.with_(exported=gpu.on_device(program))
+        moved = program.with_(exported=target.on_device(program))
         if program.layout is Layout.PACKED:
-            module = executables._kernels(moved)
+            module = executable._kernels(moved)
         else:
             module = graphs.flat_module(moved.graph.run_decompositions(dict(_decompositions())))
     mode = _fresh()
@@ -99,8 +99,8 @@ def _empty(mode: Any, like: Any) -> Any:
 def _decompositions() -> Any:
     import torch
 
-    from headrace.backends.inductor import DECOMPOSITIONS
-    from headrace.backends.rocm import PLAIN
+    from headrace.backends.gpu.rocm import PLAIN
+    from headrace.backends.inductor.compile import DECOMPOSITIONS
 
     return PLAIN if torch.version.hip else DECOMPOSITIONS
 
@@ -125,7 +125,7 @@ def _free(mode: Any, name: str, sizes: list[int], offsets: bool) -> Any:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
     from torch.utils._sympy.value_ranges import ValueRanges
 
-    from headrace.backends.executables import LONGEST
+    from headrace.backends.gpu.executable import LONGEST
 
     free = [DimDynamic.STATIC if size == 1 else DimDynamic.DYNAMIC for size in sizes]
     context: Any = StatelessSymbolicContext(dynamic_sizes=free, constraint_sizes=[None] * len(sizes))
@@ -139,7 +139,7 @@ def _free(mode: Any, name: str, sizes: list[int], offsets: bool) -> Any:
 
 
 def _row(of: str, made: Any, device: Any) -> rows.Row:
-    from headrace.backends.kernels import machine_code
+    from headrace.backends.kernels.compile import machine_code
 
     name, source, kernel = made
     from torch._inductor import config

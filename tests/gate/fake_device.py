@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.backends.architecture import ARCHITECTURES, Architecture
+from headrace.backends.gpu.architecture import ARCHITECTURES, Architecture
 
 # Major and minor version, compute units and gigabytes; what Inductor's heuristics ask for beside an architecture.
 NUMBERS = {

@@ -8,19 +8,21 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from headrace.backends.architecture import Architecture
-from headrace.backends.kernels import cross, machine_code, tiles, tuning
-from headrace.backends.kernels import varlen_attention as kernel
-from headrace.backends.kernels.activated import activated as activated_alone
-from headrace.backends.kernels.activated import multiplied
-from headrace.backends.kernels.activated_kernel import activate_rows, multiply_activate
-from headrace.backends.kernels.launches import Launch, Recorder
-from headrace.backends.kernels.rotary import rotate_rows, rotated
-from headrace.backends.kernels.rounded import round_rows, rounded
-from headrace.backends.kernels.varlen_kernel import attend_tiles, list_tiles
-from headrace.backends.kernels.varlen_pool import reduce_sequences, reduced
+from headrace.backends.gpu.architecture import Architecture
+from headrace.backends.kernels import tuning
+from headrace.backends.kernels.attention import op as kernel
+from headrace.backends.kernels.attention import tiles
+from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
+from headrace.backends.kernels.compile import cross_compile, machine_code
+from headrace.backends.kernels.compile.launches import Launch, Recorder
+from headrace.backends.kernels.linear_activation.kernel import activate_rows, multiply_activate
+from headrace.backends.kernels.linear_activation.op import activated as activated_alone
+from headrace.backends.kernels.linear_activation.op import multiplied
+from headrace.backends.kernels.pooling import reduce_sequences, reduced
+from headrace.backends.kernels.quantized_activation.op import round_rows, rounded
+from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.ir import PoolKind
-from tests.backends.test_varlen_attention import CASES, Case, inputs
+from tests.backends.kernels.test_attention import CASES, Case, inputs
 from tests.gate import rows
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -123,6 +125,6 @@ def _launch(function: Any, recorder: Recorder) -> Launch:
 
 
 def _row(launch: Launch, name: str, architecture: Architecture, multiplies: str | None) -> rows.Row:
-    code = cross.compiled(launch, architecture)
+    code = cross_compile.compiled(launch, architecture)
     spills = next((most for start, least, most in SPILLING if architecture.name.startswith(start) and name == least), 0)
     return rows.row("ours", name, [code], machine_code.faults(code, multiplies=multiplies, spills=spills))

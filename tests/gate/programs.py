@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from headrace.codec import decode, encode
 from headrace.ir import Layout, Program, Task
+from headrace.ir.serialize import decode, encode
 
 ENCODER = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 1}
 # Two layers of ModernBERT, since one has a window and the other none. T5 for classification runs its decoder too.
@@ -63,7 +63,7 @@ def write(folder: Path, names: tuple[str, ...]) -> None:
 
 def read(folder: Path, name: str) -> Program:
     """What `write` wrote."""
-    from headrace import ops, packed_ops, recurrent_ops  # noqa: F401 - the operators, by name
+    from headrace.ops import attention, packed, recurrent  # noqa: F401 - the operators, by name
 
     facts: Program = decode(Program, json.loads((folder / f"{name}.json").read_text()))
     return facts.with_(exported=torch.export.load(folder / f"{name}.pt2"))

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from headrace.backends.kernels.machine_code import MachineCode
+from headrace.backends.kernels.compile.machine_code import MachineCode
 
 
 @dataclass(frozen=True)

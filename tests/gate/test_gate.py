@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from headrace import graphs
-from headrace.backends.architecture import ARCHITECTURES
+from headrace.backends.gpu.architecture import ARCHITECTURES
 from headrace.errors import TargetError
 from headrace.ir import AttentionType, Layout, Task
-from headrace.packed_ops import ATTENTION_VARLEN
+from headrace.ops.packed import ATTENTION_VARLEN
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs Triton: pip install triton", allow_module_level=True)
 
-from headrace.backends.kernels import ahead, cross, machine_code
+from headrace.backends.kernels.compile import aot, cross_compile, machine_code
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.lowering.pipeline import prepare
-from tests.backends.test_varlen_attention import CASES
+from tests.backends.kernels.test_attention import CASES
 from tests.gate import gate, ours, programs, rows, seeded
 
 # One architecture, an encoder's layer, and one with a bias of the distance.
@@ -66,7 +66,7 @@ def test_local_memory_that_is_not_there() -> None:
     """Triton compiles it for AMD without a word."""
     architecture = ARCHITECTURES["gfx942"]
     launch = ours.attention(CASES["bidirectional"], ours.BF16, architecture, blocks=Blocks(16, 128, 4, 5))
-    code = cross.compiled(launch, architecture)
+    code = cross_compile.compiled(launch, architecture)
     (fault,) = [f for f in machine_code.faults(code, multiplies="bfloat16", spills=None) if "local memory" in f]
     assert fault == f"takes {code.local:,} bytes of local memory, of which gfx942 has 65,536"
 
@@ -75,7 +75,7 @@ def test_local_memory_that_is_not_there() -> None:
 def test_registers_that_spill(name: str, case: str) -> None:
     architecture = ARCHITECTURES[name]
     launch = ours.attention(CASES[case], ours.BF16, architecture, blocks=Blocks(128, 32, 1, 1))
-    code = cross.compiled(launch, architecture)
+    code = cross_compile.compiled(launch, architecture)
     assert f"spills {code.spills} registers" in machine_code.faults(code, multiplies="bfloat16")
     assert not any("spills" in fault for fault in machine_code.faults(code, multiplies="bfloat16", spills=None))
 
@@ -87,21 +87,21 @@ def test_a_product_that_no_longer_says_its_precision(name: str, tmp_path: Path) 
     module = seeded.mutated(tmp_path, f"precision_{name}", '"ieee"', '"tf32"' if amd else "None")
     architecture = ARCHITECTURES[name]
     launch = replace(ours.attention(CASES["bidirectional"], ours.FP32, architecture), kernel=module.attend_tiles)
-    code = cross.compiled(launch, architecture)
+    code = cross_compile.compiled(launch, architecture)
     assert any("rounds float32" in fault for fault in machine_code.faults(code, multiplies="float32")), code
 
 
 def test_matrix_instructions_that_are_gone() -> None:
     architecture = ARCHITECTURES["gfx942"]
     (made,) = [launch for name, launch in ours.others() if name == "list_tiles"]
-    faults = machine_code.faults(cross.compiled(made, architecture), multiplies="bfloat16")
+    faults = machine_code.faults(cross_compile.compiled(made, architecture), multiplies="bfloat16")
     assert faults == ["multiplies bfloat16 without a matrix instruction (v_mfma...)"]
 
 
 def test_a_wave_of_another_size() -> None:
     architecture = ARCHITECTURES["gfx1100"]
     (made,) = [launch for name, launch in ours.others() if name == "list_tiles"]
-    code = replace(cross.compiled(made, architecture), architecture=replace(architecture, wave=64))
+    code = replace(cross_compile.compiled(made, architecture), architecture=replace(architecture, wave=64))
     assert machine_code.faults(code, multiplies=None) == ["runs waves of 32, where gfx1100 is meant to run 64"]
 
 
@@ -121,9 +121,9 @@ def test_a_mask_that_is_not_the_attentions(kind: str, window: list[int], said: s
         node = next(node for node in graph.nodes if node.target is ATTENTION_VARLEN)
         node.args = (*node.args[:7], kind, window, *node.args[9:])
 
-    assert ahead.kernels(program, ARCHITECTURES["gfx1100"])
+    assert aot.kernels(program, ARCHITECTURES["gfx1100"])
     with pytest.raises(TargetError, match=rf"Kernels for gfx1100 would not run as they should: attend_tiles_0 {said}"):
-        ahead.kernels(program.with_(exported=graphs.rewrite(program.graph, lose)), ARCHITECTURES["gfx1100"])
+        aot.kernels(program.with_(exported=graphs.rewrite(program.graph, lose)), ARCHITECTURES["gfx1100"])
 
 
 def test_a_wider_mask_is_noticed_too(analysed: Any) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from headrace import graphs
-from headrace.ops import ATTENTION, MASK
+from headrace.ops.attention import ATTENTION, MASK
 from tests.tiny import fed, token_ids
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.runtime.parity.plugin import parity  # noqa: F401 - the fixture that users have
+from headrace.runtime.tools.parity.plugin import parity  # noqa: F401 - the fixture that users have
 from tests.parity.models import CASES, Case
 
 
@@ -17,8 +17,8 @@ class Traces:
         self._made = dict[tuple[str, str], Any]()
 
     def __call__(self, case: Case, dtype: str) -> Any:
-        from headrace.runtime.parity.bundle import MODEL
-        from headrace.runtime.parity.programs import Tracing
+        from headrace.runtime.tools.parity.bundle import MODEL
+        from headrace.runtime.tools.parity.record.programs import Tracing
 
         if (case.name, dtype) not in self._made:
             options = {"prefill": case.options.get("prefill"), "pooling": None}

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from headrace import graphs
-from headrace.ops import ATTENTION, MASK
-from headrace.packed_ops import ATTENTION_VARLEN
+from headrace.ops.attention import ATTENTION, MASK
+from headrace.ops.packed import ATTENTION_VARLEN
 
 ATEN = torch.ops.aten
 SCALE, KIND, WINDOW = 6, 7, 8

@@ -25,8 +25,8 @@ SECONDS = 400
 
 
 def check_one(case: Case, target: str, out: Path) -> str:
-    from headrace.runtime.parity.checking import check
-    from headrace.runtime.parity.report import report_text
+    from headrace.runtime.tools.parity.check.checking import check
+    from headrace.runtime.tools.parity.report.text import report_text
 
     result = check(case.folder, target=target)
     result.write(out / "checks" / f"{case.name}.json")
@@ -34,8 +34,8 @@ def check_one(case: Case, target: str, out: Path) -> str:
 
 
 def record_one(case: Case, target: str, out: Path) -> str:
-    from headrace.runtime.parity.recording import record
-    from headrace.runtime.parity.report import report_text
+    from headrace.runtime.tools.parity.record.recording import record
+    from headrace.runtime.tools.parity.report.text import report_text
 
     with TemporaryDirectory() as folder:
         model = save(case, Path(folder))

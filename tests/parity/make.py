@@ -11,8 +11,8 @@ from tests.parity.models import CASES, Case, save
 
 def make(case: Case) -> str:
     """Record one bundle by the reference target; its verdict on a line."""
-    from headrace.runtime.parity.recording import record
-    from headrace.runtime.parity.report import verdict
+    from headrace.runtime.tools.parity.record.recording import record
+    from headrace.runtime.tools.parity.report.text import verdict
 
     with TemporaryDirectory() as folder:
         result = record(save(case, Path(folder)), case.folder, task=case.task, target="reference", **case.options)

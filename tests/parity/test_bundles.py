@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headrace.ir import Task
-from headrace.runtime.parity.bundle import read_bundle
-from headrace.runtime.parity.checking import measured
-from headrace.runtime.parity.recording import record, recorded
-from headrace.runtime.parity.report import report_text
+from headrace.runtime.tools.parity.bundle import read_bundle
+from headrace.runtime.tools.parity.check.checking import measured
+from headrace.runtime.tools.parity.record.recording import record, recorded
+from headrace.runtime.tools.parity.report.text import report_text
 from tests.parity.conftest import named
 from tests.parity.models import CASES, Case, save
 

@@ -11,10 +11,10 @@ from torch import fx
 
 from headrace.backends.reference import Reference
 from headrace.ir import Layout, Task
-from headrace.runtime.parity.bundle import read_bundle
-from headrace.runtime.parity.checking import measured
-from headrace.runtime.parity.programs import tapped
-from headrace.runtime.parity.report import culprit_words
+from headrace.runtime.tools.parity.bundle import read_bundle
+from headrace.runtime.tools.parity.check.checking import measured
+from headrace.runtime.tools.parity.record.programs import tapped
+from headrace.runtime.tools.parity.report.text import culprit_words
 from tests.parity import defects
 from tests.parity.conftest import named
 

@@ -28,7 +28,7 @@ def test_in_another_repository(tmp_path: Path) -> None:
         "CUDA_VISIBLE_DEVICES": "",
     }
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "headrace.runtime.parity.plugin", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "headrace.runtime.tools.parity.plugin", str(tmp_path)],
         capture_output=True, text=True, env=environment, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert "1 failed, 1 skipped" in ran.stdout, ran.stdout
@@ -42,7 +42,7 @@ def test_entry_point() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     points = project["entry-points"]["pytest11"]
-    assert points == {"headrace.runtime.parity.plugin": "headrace.runtime.parity.plugin"}
+    assert points == {"headrace.runtime.tools.parity.plugin": "headrace.runtime.tools.parity.plugin"}
 
 
 def test_the_package_is_the_command(tmp_path: Path) -> None:

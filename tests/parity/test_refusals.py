@@ -14,13 +14,13 @@ import torch
 
 from headrace.backends.reference import Reference
 from headrace.errors import ArtifactError, InputError, NonFiniteError, ParityError
-from headrace.runtime.manifest import digest
-from headrace.runtime.parity.bundle import MANIFEST, TENSORS, Node, read_bundle
-from headrace.runtime.parity.checking import check, measured, reading
-from headrace.runtime.parity.findings import read_result
-from headrace.runtime.parity.recording import record
-from headrace.runtime.parity.report import read, report_page, report_text
-from headrace.runtime.parity.rule import Noise, limit
+from headrace.runtime.artifact.manifest import digest
+from headrace.runtime.tools.parity.bundle import MANIFEST, TENSORS, Node, read_bundle
+from headrace.runtime.tools.parity.check.checking import check, measured, reading
+from headrace.runtime.tools.parity.check.findings import read_result
+from headrace.runtime.tools.parity.record.recording import record
+from headrace.runtime.tools.parity.report.text import read, report_page, report_text
+from headrace.runtime.tools.parity.rule import Noise, limit
 from tests.parity.conftest import named
 
 NODE = Node("attention 0", "ENCODER_ONLY", "model", 4)
@@ -108,7 +108,7 @@ def test_precision_that_was_not_recorded(bundle: Path) -> None:
 
 
 def test_record_keeps_what_is_no_bundle(tmp_path: Path) -> None:
-    from headrace.runtime.parity.recording import record
+    from headrace.runtime.tools.parity.record.recording import record
 
     (tmp_path / "mine.txt").write_text("dear")
     with pytest.raises(ArtifactError, match=r"no folder with a parity\.json"):
@@ -118,7 +118,7 @@ def test_record_keeps_what_is_no_bundle(tmp_path: Path) -> None:
 
 def test_a_precision_that_overflows(tmp_path: Path) -> None:
     """Where the eager model itself has no numbers, it is refused by name, and nothing is written."""
-    from headrace.runtime.parity.recording import record, require_numbers
+    from headrace.runtime.tools.parity.record.recording import record, require_numbers
     from tests.tiny import build
 
     model = build("bert")
@@ -184,7 +184,7 @@ def test_what_is_no_number_fails(value: float) -> None:
 
 def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     """0 where it passes, 1 where it does not, 2 for a user's mistake."""
-    from headrace.runtime.cli.app import main
+    from headrace.runtime.tools.cli.app import main
     from tests.parity import defects
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -198,7 +198,7 @@ def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (code, "PASS: 3 of 3" in said) == (0, True)
 
     broken = defects.Broken(Reference(), defects.scale_off)
-    monkeypatch.setattr("headrace.runtime.parity.checking.find_backend", lambda target: broken)
+    monkeypatch.setattr("headrace.runtime.tools.parity.check.checking.find_backend", lambda target: broken)
     code, said = run("check", str(bundle), *options, "--json", two)
     assert code == 1
     assert "float32 parts first at attention 1" in said

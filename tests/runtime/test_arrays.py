@@ -13,7 +13,7 @@ import headrace
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.cli.lines import read_arrays
+from headrace.runtime.tools.cli.lines import read_arrays
 from tests.synthetic import facts
 from tests.tiny import arrays, build
 

@@ -1,0 +1,1 @@
+"""The GPU targets: CUDA, and ROCm as its differences."""

@@ -1,0 +1,156 @@
+"""Rows as captured graphs of the device: one launch in place of one a kernel, and no gap between two kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headrace.backends.gpu.memory import ran_out
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program
+
+# Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
+SHORT_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+SHORT = 8
+# Longer ones when they come again; past so many tokens a launch costs nothing beside the work.
+LONGEST, MOST = 1 << 17, 64
+
+
+class Shape(NamedTuple):
+    """The tokens of a row and the sequences that it has room for, empty ones included."""
+
+    tokens: int
+    sequences: int
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One shape's graph. It reads `staged` and writes `output`, always the same memory."""
+
+    graph: torch.cuda.CUDAGraph
+    staged: Tensor
+    output: Tensor
+
+
+class Replays:
+    """The captured rows of one program. One call at a time: they share their memory."""
+
+    def __init__(self, run: Callable[..., Tensor], program: Program) -> None:
+        """Capture the short rows.
+
+        Args:
+            run: the compiled program; takes its inputs by position, on the device.
+        """
+        self._run, self._names, self._offset = run, program.input_names, program.positions.offset
+        self._per_token = program.outputs[0].kind in PER_TOKEN_OUTPUTS
+        self._seen: Counter[Shape] = Counter()
+        self._long: dict[Shape, Capture] = {}
+        self._capturing = True
+        # What long rows take is given back when memory runs out, which a pool does as a whole.
+        short, self._pool = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
+        # The largest first: the others then fit in the memory that it took.
+        self._short = {shape: self._capture(shape, short) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """Copy the inputs in and replay, in the order of the current stream.
+
+        Returns:
+            The output, which the next replay overwrites; None where the row is too long to be captured, or is new.
+        """
+        count = inputs[OFFSETS].shape[0] - 1
+        shape = shape_of(inputs["input_ids"].shape[1], count)
+        capture = self._short.get(shape) or self._long.get(shape) or self._captured(shape)
+        if capture is None:
+            return None
+        capture.staged.copy_(_staged(inputs, self._names, shape), non_blocking=True)
+        capture.graph.replay()
+        return capture.output if self._per_token else capture.output[:count]
+
+    def give_back(self) -> bool:
+        """Let go of the long rows that were captured, and capture no more: memory has run out.
+
+        Returns:
+            Whether there were any.
+        """
+        held = bool(self._long)
+        self._capturing = False
+        torch.cuda.synchronize()  # none of them may still run
+        self._long.clear()
+        torch.cuda.empty_cache()
+        return held
+
+    def _captured(self, shape: Shape) -> Capture | None:
+        """A long row's graph, made when the shape comes for the second time."""
+        self._seen[shape] += 1
+        if not self._capturing or self._seen[shape] != 2 or shape.tokens > LONGEST or len(self._long) >= MOST:
+            return None
+        try:
+            self._long[shape] = self._capture(shape, self._pool)
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+        else:
+            return self._long[shape]
+        # A capture that is broken off keeps what it took, until its pool is empty.
+        self.give_back()
+        return None
+
+    def _capture(self, shape: Shape, pool: Any) -> Capture:
+        sample = {name: torch.zeros((1, shape.tokens), dtype=torch.int64) for name in self._names}
+        sample[OFFSETS] = torch.tensor([0, shape.tokens], dtype=torch.int32)
+        if "position_ids" in sample:
+            sample["position_ids"] += self._offset
+        staged = _staged(sample, self._names, shape).cuda()
+        rows = iter(staged[_head(shape) :].reshape(-1, 1, shape.tokens))
+        offsets = staged.view(torch.int32)[: shape.sequences + 1]
+        given = [offsets if name == OFFSETS else next(rows) for name in self._names]
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._run(*given)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            output = self._run(*given).float()
+        return Capture(graph, staged, output)
+
+
+def _staged(inputs: Mapping[str, Tensor], names: tuple[str, ...], shape: Shape) -> Tensor:
+    """All inputs in one pinned piece of memory, int64: the offsets as int32, then the rows in the order of their names.
+
+    Offsets of empty sequences, as many as there is room for, follow the others.
+    """
+    place = _head(shape)
+    size = place + (len(names) - 1) * shape.tokens
+    staged = torch.empty(size, dtype=torch.int64, pin_memory=torch.cuda.is_available())
+    whole, given = staged.numpy(), inputs[OFFSETS].numpy()
+    offsets = whole.view("int32")[: shape.sequences + 1]
+    offsets[: len(given)], offsets[len(given) :] = given, given[-1]
+    for name in names:
+        if name != OFFSETS:
+            whole[place : place + shape.tokens] = inputs[name].numpy()[0]
+            place += shape.tokens
+    return staged
+
+
+def _head(shape: Shape) -> int:
+    """Where the rows begin: past the offsets, at a multiple of 16 bytes, as vectorised loads want it."""
+    return (shape.sequences // 4 + 1) * 2
+
+
+def shape_of(tokens: int, count: int) -> Shape:
+    """The shape that holds a row: each short row has one; of longer ones, those of like counts share one."""
+    short = shape_of_short(tokens)
+    if tokens in SHORT_ROWS and count <= short.sequences:
+        return short
+    room = 1 << max(4, (count - 1).bit_length())
+    return Shape(tokens, next(room * part // 4 for part in (3, 4) if count <= room * part // 4))
+
+
+def shape_of_short(tokens: int) -> Shape:
+    """The shape of a short row."""
+    return Shape(tokens, max(2, tokens // SHORT))

@@ -1,0 +1,250 @@
+"""Programs compiled for a GPU: one graph for every size, made by a first call on a sample.
+
+A packed program's rows of few tokens, where launching costs more than computing, are captured as graphs of the device
+besides. Nothing is compiled ahead of time: packages of graphs with operators of ours crash where torch 2.11 loads them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from headrace import graphs
+from headrace.backends.gpu.cuda_graphs import Replays
+from headrace.backends.gpu.memory import memory_told, ran_out
+from headrace.backends.gpu.passes.fast_gelu import shorten
+from headrace.backends.gpu.passes.materialize import hold_waves
+from headrace.backends.gpu.passes.scaled_products import with_scaled_products
+from headrace.backends.gpu.plan import capturable
+from headrace.backends.inductor.compile import Decompositions, quiet
+from headrace.backends.inductor.precision import exact
+from headrace.backends.kernels.tuning import family
+from headrace.feed import draw
+from headrace.graphs import HALVES
+from headrace.ir import OFFSETS, TARGET, Program
+
+# What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
+PYTHONS: dict[Any, Any] = {torch.sym_min: min, torch.sym_max: max}
+Sample = Callable[[], dict[str, Tensor]]
+# A graph is compiled for rows up to here, or up to the longest request where that is longer.
+LONGEST = 1 << 16
+# Tokens and sequences of the row that a packed graph is compiled and its kernels are tuned on: as full as rows are.
+SAMPLE = (16384, 129)
+# Sequences and rows of each in the batch that a padded graph is compiled on.
+BATCH = (4, 64)
+
+
+class Host:
+    """A copy to the host under way; `np.asarray` waits for it."""
+
+    def __init__(self, output: Tensor) -> None:
+        """Begin to copy, on the stream that computes the output."""
+        self._array = torch.empty(output.shape, dtype=torch.float32, pin_memory=True)
+        self._array.copy_(output.float(), non_blocking=True)
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done.record()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
+        """The array, once it is there."""
+        self._done.synchronize()
+        array: NDArray[np.float32] = self._array.numpy()
+        return array
+
+
+class OfGraph:
+    """What is compiled anew from the graph that it saves; one call at a time."""
+
+    graphs = 1
+
+    def __init__(self, program: Program) -> None:
+        """Keep the graph, which is on the device."""
+        self.calls = 0
+        self._exported, self._names = program.graph, program.input_names
+        self._lock = threading.Lock()
+
+    def save(self, path: Path) -> None:
+        """Write the graph and its weights."""
+        graphs.save(self._exported, path)
+
+
+class Padded(OfGraph):
+    """A padded program, compiled for any batch, fed from the host."""
+
+    def __init__(self, program: Program, decompositions: Decompositions) -> None:
+        """Compile on a sample.
+
+        Args:
+            program: padded, its graph on the device.
+        """
+        super().__init__(program)
+        with quiet(), exact(), torch.no_grad():
+            module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
+            with_scaled_products(module.graph)
+            self._run = _compiled(module, program, lambda: sample_batch(program), LONGEST)
+
+    @torch.no_grad()
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Copy the inputs to the device and run."""
+        self.calls += 1
+        given = [moved(inputs[name]) for name in self._names]
+        rows = len(given[0])
+        if rows == 1:
+            # torch compiles a graph of its own for a batch of one, and again for each length in it.
+            given = [torch.cat([one, one]) for one in given]
+        with self._lock, exact(), memory_told():
+            output: Tensor = self._run(*given)
+        return output[:rows]
+
+
+class Packed(OfGraph):
+    """A packed program, compiled for any row, with the rows of few tokens captured."""
+
+    def __init__(self, program: Program, step_tokens: int) -> None:
+        """Compile on a sample, then capture the short rows.
+
+        Args:
+            program: packed, its graph on the device.
+        """
+        super().__init__(program)
+        longest = max(step_tokens, program.limits.length or 0, LONGEST)
+        with quiet(), exact(), torch.no_grad():
+            self._run = _compiled(_kernels(program), program, lambda: sample_row(program, *SAMPLE), longest)
+            self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
+        """Copy the inputs to the device, run, and copy the output back, without waiting for any of it.
+
+        The copy back begins here: a captured row's output lies where the next replay writes.
+        """
+        self.calls += 1
+        with self._lock, memory_told():
+            output = self._replays(inputs) if self._replays else None
+            return Host(self._kernel_by_kernel(inputs) if output is None else output)
+
+    def _kernel_by_kernel(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """A row that is not captured; where it finds no memory, once more without that of the captured ones."""
+        given = [moved(inputs[name]) for name in self._names]
+        try:
+            return self._exactly(*given)
+        except RuntimeError as error:
+            if not (self._replays and ran_out(error) and self._replays.give_back()):
+                raise
+        return self._exactly(*given)
+
+    @torch.no_grad()
+    def _exactly(self, *given: Tensor) -> Tensor:
+        """What is captured needs no precision set again, which takes longer than to replay it."""
+        with exact():
+            output: Tensor = self._run(*given)
+        return output
+
+
+def moved(given: Tensor) -> Tensor:
+    """On the device, copied from pinned memory while that computes."""
+    return given.pin_memory().to("cuda", non_blocking=True)
+
+
+def _kernels(program: Program) -> fx.GraphModule:
+    from headrace.backends.kernels.quantized_activation.match import with_rounded_activations
+    from headrace.backends.kernels.use_kernels import with_kernels
+
+    module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
+    with_rounded_activations(module.graph)
+    with_scaled_products(module.graph)
+    shorten(module.graph)
+    hold_waves(module.graph)
+    return module
+
+
+def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest: int) -> Any:
+    """One graph for every size of the free axes up to `longest`; its first call, on a sample, compiles it."""
+    returned: Any = module.graph.output_node().args[0]
+    module.graph.output_node().args = (returned[0],)
+    for node in module.graph.nodes:
+        node.target = PYTHONS.get(node.target, node.target)
+    module.recompile()
+    # Its `forward`: calling the module itself, torch walks the traceback of what is raised inside, under its own
+    # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
+    compiled = torch.compile(module.forward, fullgraph=True, dynamic=True, options=_options(program))
+    # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
+    with torch._dynamo.config.patch(specialize_float=True):
+        try:
+            with unlogged("torch._guards"):
+                compiled(*_free(program, sample(), longest))
+        except ConstraintViolationError:
+            # A guard that torch cannot prove for every size, such as those of experts' routing: each call checks it.
+            compiled(*_free(program, sample(), None))
+    return compiled
+
+
+def _options(program: Program) -> dict[str, Any]:
+    """Inductor's, beside what it does by itself."""
+    return {
+        # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
+        "shape_padding": False,
+        # exp without its care for the smallest floats, 1e-38, of which no half-precision result shows anything.
+        "use_fast_math": getattr(torch, program.dtype) in HALVES,
+    }
+
+
+@contextmanager
+def unlogged(name: str) -> Iterator[None]:
+    """Without what a module of torch logs of an error that is handled here."""
+    logger = logging.getLogger(name)
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:
+    """The inputs in order, their free sizes marked: bounded by `longest`, or as far as the guards allow."""
+    for given in program.inputs:
+        for place, axis in enumerate(given.axes):
+            if axis.size is not None:
+                continue
+            if longest is None:
+                torch._dynamo.maybe_mark_dynamic(sample[given.name], place)
+            else:
+                # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
+                least = 3 if given.name == OFFSETS else 2
+                torch._dynamo.mark_dynamic(sample[given.name], place, min=least, max=longest + 1)
+    return [sample[name] for name in program.input_names]
+
+
+def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
+    """A row of sequences of like length, on the device."""
+    offsets = torch.arange(count + 1, device="cuda", dtype=torch.int64) * tokens // count
+    begin = offsets[:-1].repeat_interleave(offsets.diff())
+    place = (torch.arange(tokens, device="cuda") - begin)[None]
+    rows = {
+        "input_ids": place % program.vocabulary,
+        "position_ids": place % (program.limits.length or tokens) + program.positions.offset,
+    }
+    return {name: rows.get(name, place * 0) for name in program.input_names if name != OFFSETS} | {
+        OFFSETS: offsets.to(torch.int32)
+    }
+
+
+def sample_batch(program: Program) -> dict[str, Tensor]:
+    """A batch of sequences as long as the program allows, or as BATCH says, on the device."""
+    count, length = BATCH
+    rows = min(length, program.limits.length or length)
+    targets = min(length, program.target_limits.length or length) if program.target_limits else length
+    made = {given.name: draw(given, count, rows) for given in program.arrays}
+    for given in program.inputs:
+        if given.name not in made:
+            ones = torch.ones([count, targets if TARGET in given.axes else rows], dtype=torch.int64)
+            made[given.name] = ones * program.positions.offset if given.name == "position_ids" else ones
+    return {name: value.cuda() for name, value in made.items()}

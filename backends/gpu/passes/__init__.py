@@ -1,0 +1,1 @@
+"""Edits of a graph that only a GPU profits from."""

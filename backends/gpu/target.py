@@ -1,0 +1,130 @@
+"""What the GPU targets share: which device they need, which kernels they choose, and programs moved to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+from headrace import graphs
+from headrace.backends.gpu.architecture import ARCHITECTURES, of_vendor
+from headrace.backends.gpu.executable import Host, Packed, Padded
+from headrace.backends.gpu.plan import Choice, plan
+from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions
+from headrace.backends.interface import Executable
+from headrace.backends.kernels.tuning import family
+from headrace.errors import TargetError
+from headrace.ir import Layout, Program
+
+if TYPE_CHECKING:
+    from headrace.backends.kernels.compile.aot import Kernel
+
+
+class Gpu:
+    """Runs packed programs where the program admits it, and padded ones ahead-of-time compiled."""
+
+    name: str
+    vendor: str
+    """As `Architecture.vendor` has it."""
+    decompositions: Decompositions = DECOMPOSITIONS
+    """What padded programs are compiled in terms of."""
+    attention = "scaled_dot_product_attention"
+    """What attends in padded programs, in words."""
+    suffix = ".pt2"
+    dtypes = ("bfloat16", "float16", "float32")
+    libraries = ("torch", "triton")
+    runs_code = True
+    layout = Layout.PACKED
+    # Enough for products to run near their peak; more only costs memory.
+    step_tokens = 16384
+
+    def __init__(self, architecture: str | None = None) -> None:
+        """For the device that is here; or for an architecture by name, and then up to its compiled kernels anywhere.
+
+        Raises:
+            TargetError: no such architecture is known.
+        """
+        known = of_vendor(self.vendor)
+        if architecture is not None and architecture not in known:
+            raise TargetError(f"{self.name} knows no architecture {architecture!r}. Choose from {', '.join(known)}.")
+        self.architecture = known[architecture] if architecture else None
+
+    def check(self, compiles: bool) -> None:
+        """A device must be here that runs it, unless an architecture is named and nothing is to run here."""
+        if self.architecture is None or compiles:
+            self.require_device()
+            here = family(torch.device("cuda"))
+            if self.architecture is not None and here != self.architecture.name:
+                raise TargetError(
+                    f"{self.name}:{self.architecture} was asked for, and the device here is {here}. Leave the "
+                    f"architecture out, or compile kernels alone: {self.elsewhere}."
+                )
+
+    def require_device(self) -> None:
+        """Raise a TargetError that names the remedy where no device is here that runs the target."""
+        raise NotImplementedError
+
+    @property
+    def elsewhere(self) -> str:
+        """The command that compiles the target's kernels on any machine."""
+        name = self.architecture or list(of_vendor(self.vendor))[1]
+        return f"headrace compile MODEL --target {self.name}:{name} --kernels-only"
+
+    def kernels(self, program: Program) -> list[Kernel]:
+        """Every kernel of ours that a packed program runs, compiled for the architecture, which need not be here.
+
+        Raises:
+            TargetError: the program runs none, Triton is missing, or a kernel would not run as it should.
+        """
+        from headrace.backends.kernels.compile.aot import kernels
+
+        name = self.architecture.name if self.architecture else family(torch.device("cuda"))
+        if name not in ARCHITECTURES:
+            raise TargetError(f"{name} is in no table of ours; name one: {', '.join(of_vendor(self.vendor))}.")
+        return kernels(program, ARCHITECTURES[name])
+
+    def plan(self, program: Program) -> tuple[Choice, ...]:
+        """What it will do with a program and why, before anything is compiled."""
+        return plan(program, self.name, self.architecture, self.attention)
+
+    def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+        """Each array as a tensor on the host."""
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+
+    def fetch(self, output: Tensor | Host) -> Host:
+        """Begin to copy the output to the host, where the executable has not done so itself."""
+        return output if isinstance(output, Host) else Host(output)
+
+    def compile(self, program: Program) -> Executable:
+        """Move the program to the device and compile it."""
+        return self._compiled(program.with_(exported=on_device(program)))
+
+    def _compiled(self, moved: Program) -> Executable:
+        if moved.layout is Layout.PADDED:
+            return Padded(moved, self.decompositions)
+        return Packed(moved, self.step_tokens)
+
+    def load(self, path: Path, program: Program) -> Executable:
+        """Compile anew from the saved graph, which Inductor's cache makes short."""
+        self.check(compiles=True)
+        return self._compiled(program.with_(exported=torch.export.load(path)))
+
+
+def on_device(program: Program) -> ExportedProgram:
+    """A copy of the graph on the GPU."""
+
+    def elsewhere(graph: fx.Graph) -> None:
+        for node in list(graph.nodes):
+            if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                graph.erase_node(node)  # it names the device that the trace ran on
+            else:  # torch's own pass sees a device that is a keyword, and no other
+                node.args = tuple(torch.device("cuda") if isinstance(arg, torch.device) else arg for arg in node.args)
+
+    return move_to_device_pass(graphs.rewrite(program.graph, elsewhere), "cuda")

@@ -1,0 +1,1 @@
+"""What the targets that compile by torch's Inductor share."""

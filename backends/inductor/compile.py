@@ -1,0 +1,150 @@
+"""What the Inductor targets share: the IR's operators in terms that Inductor fuses, and ahead-of-time compilation.
+
+One graph with a symbolic batch and sequence is compiled per program. It is right from (1, 1) on and never compiles
+again: ahead-of-time code carries no guards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace import debug
+from headrace.backends.inductor import recurrent
+from headrace.ir import MaskKind, Program, Window
+from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
+
+
+def sdpa_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    kind: str,
+    window: list[int],
+    softcap: float,
+) -> Tensor:
+    """`headrace::attention` as scaled_dot_product_attention; as plain products where SDPA has no such term.
+
+    SDPA gives zeros where a query sees no key, as the operator demands (checked in tests/backends).
+    """
+    if softcap > 0 or sinks is not None:
+        return plain_attention(q, k, v, mask, bias, sinks, scale, kind, window, softcap)
+    mask = _mask(q, k, mask, kind, window)
+    added: Tensor | None = mask
+    if bias is not None:
+        added = bias if mask is None else torch.where(mask, bias, -torch.inf)
+    groups = q.shape[1] // k.shape[1]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, _repeated(k, groups), _repeated(v, groups), attn_mask=added, scale=scale
+    )
+    # SDPA's kernels lay their output out as they like; the operator's is contiguous, and later views rely on it.
+    return out.transpose(1, 2).contiguous()
+
+
+def plain_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    kind: str,
+    window: list[int],
+    softcap: float,
+) -> Tensor:
+    """`headrace::attention` as two products and a softmax, as eager models compute it."""
+    return attend(attention_scores(q, k, bias, scale, softcap), v, _mask(q, k, mask, kind, window), sinks)
+
+
+def _mask(q: Tensor, k: Tensor, mask: Tensor | None, kind: str, window: list[int]) -> Tensor | None:
+    """The mask node's, or what `kind` and `window` say; None where every key is seen."""
+    bounds = Window(*window)
+    if mask is not None or not (MaskKind(kind).causal or bounds.bounded):
+        return mask
+    q_len, kv_len = q.shape[2], k.shape[2]
+    return materialise_mask(None, q.shape[0], q_len, kv_len, kv_len - q_len, 0, kind, bounds, q.device)
+
+
+def _repeated(x: Tensor, groups: int) -> Tensor:
+    """Keys or values once per query head."""
+    return x if groups == 1 else x.repeat_interleave(groups, 1)
+
+
+def plain_mask(
+    padding: Tensor | None,
+    batch: int,
+    q_len: int,
+    kv_len: int,
+    q_offset: int,
+    kv_offset: int,
+    kind: str,
+    window: list[int],
+    device: torch.device,
+) -> Tensor:
+    """`headrace::mask` as comparisons of positions, which Inductor fuses into their user."""
+    return materialise_mask(padding, batch, q_len, kv_len, q_offset, kv_offset, kind, Window(*window), device)
+
+
+Decompositions = Mapping[Any, Callable[..., Tensor]]
+DECOMPOSITIONS: Decompositions = {
+    ATTENTION: sdpa_attention,
+    MASK: plain_mask,
+    POOL: pool_rows,
+    **recurrent.DECOMPOSITIONS,
+}
+
+
+class Compiled:
+    """An ahead-of-time compiled program, loaded from its package."""
+
+    graphs = 1
+
+    def __init__(self, package: Path, inputs: tuple[str, ...], keep: Any = None) -> None:
+        """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
+        self.calls = 0
+        self._package, self._inputs, self._keep = package, inputs, keep
+        with quiet():
+            self._run = torch._inductor.aoti_load_package(str(package))
+
+    @torch.no_grad()
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Run the compiled code."""
+        self.calls += 1
+        outputs = self._run(**{name: inputs[name] for name in self._inputs})
+        output: Tensor = outputs[0]
+        return output
+
+    def save(self, path: Path) -> None:
+        """Copy the package."""
+        path.write_bytes(self._package.read_bytes())
+
+
+def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
+    """Decompose the IR's operators and compile the graph ahead of time."""
+    folder = tempfile.TemporaryDirectory(prefix="headrace-")
+    package = Path(folder.name) / "model.pt2"
+    with quiet():
+        lowered = program.graph.run_decompositions(dict(decompositions))
+        torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
+    debug.say(debug.CODE, f"compiled package: {package}")
+    return Compiled(package, program.input_names, keep=folder)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inductor and pytree warn of their own deprecations, which a user can do nothing about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,1 @@
+"""Our kernels compiled ahead of time, for devices that need not be here."""

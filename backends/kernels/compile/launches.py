@@ -1,0 +1,127 @@
+"""What a packed program launches of our kernels, read off its graph by the code that launches them: no GPU needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
+from headrace.backends.kernels.attention.op import Form, attended, listed
+from headrace.backends.kernels.linear_activation.kernel import multiply_activate
+from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
+from headrace.backends.kernels.linear_activation.op import multiplied
+from headrace.backends.kernels.pooling import reduce_sequences, reduced
+from headrace.backends.kernels.rotary.match import ROTATE
+from headrace.backends.kernels.rotary.op import rotate_rows, rotated
+from headrace.backends.kernels.tuning import PRODUCTS, Blocks
+from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, POOL_TRITON, TILES, with_kernels
+from headrace.ir import AttentionSpec, Program, Window
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One specialisation of one kernel.
+
+    Attributes:
+        kernel: as Triton's `jit` made it.
+        arguments: by position: tensors without data, numbers, and symbols where each call brings its own number.
+        constants: those of the kernel, and its `num_warps` and `num_stages` where they are chosen.
+        uses: the nodes of the graph that launch it.
+        attention: what those compute, where they are attentions.
+    """
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    uses: tuple[str, ...]
+    attention: tuple[AttentionSpec, ...] = ()
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the kernel multiplies matrices."""
+        return self.kernel in (attend_tiles, multiply_activate)
+
+    @property
+    def name(self) -> str:
+        """The kernel's own."""
+        return str(self.kernel.fn.__name__)
+
+
+class Recorder:
+    """Stands for a kernel: keeps what it would be launched with."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *arguments, **constants: self.launched.append((arguments, constants))
+
+
+def launches(program: Program, family: str) -> list[Launch]:
+    """Every specialisation that the program launches on an architecture, in the order of the first use.
+
+    Args:
+        program: packed.
+        family: the architecture, as `tuning.family` names it.
+    """
+    graph = with_kernels(program.graph, family).graph
+    left = iter(program.attention)
+    found: dict[Any, Launch] = {}
+    for node in graph.nodes:
+        if node.target not in LAUNCHERS:
+            continue
+        attention = (next(left),) if node.target is ATTENTION_TRITON else ()
+        made = launch_of(node, attention)
+        key = specialisation(made)
+        if (before := found.get(key)) is not None:
+            made = Launch(
+                made.kernel, made.arguments, made.constants, before.uses + made.uses, before.attention + attention
+            )
+        found[key] = made
+    return list(found.values())
+
+
+def launch_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> Launch:
+    """What one node of a lowered graph launches."""
+    values = fx.map_arg(node.args, lambda given: given.meta["val"])
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    kernel, launcher = LAUNCHERS[node.target]
+    recorder = Recorder()
+    with tensors[0].fake_mode:  # type: ignore[attr-defined]
+        launcher(*values, kernel=recorder)
+    ((arguments, constants),) = recorder.launched
+    return Launch(kernel, arguments, constants, (node.name,), attention)
+
+
+def specialisation(launch: Launch) -> tuple[Any, ...]:
+    """What Triton compiles anew for: types, what is known of numbers, constants."""
+    types = tuple(
+        value if isinstance(value, int) else str(getattr(getattr(value, "base", value), "dtype", "symbol"))
+        for value in launch.arguments
+    )
+    return launch.name, types, tuple(sorted(launch.constants.items()))
+
+
+def _attend(*values: Any, kernel: Any) -> None:
+    q, k, v, tiles, blocks, sinks, bias, scale, kind, window, softcap, bias_kind = values
+    form = Form(scale, kind, Window(*window), softcap, bias_kind)
+    attended(q, k, v, tiles, Blocks.of(blocks), form, sinks, bias, kernel)
+
+
+def _multiply(*values: Any, kernel: Any) -> None:
+    """As for rows that are many; with few of them a library multiplies."""
+    x, weight, bias, kind, gated, late, family = values
+    multiplied(x.reshape(-1, x.shape[-1]), weight, bias, kind, gated, late, PRODUCTS[family], kernel)
+
+
+# Each operator's kernel, and what launches it.
+LAUNCHERS: dict[Any, tuple[Any, Callable[..., Any]]] = {
+    ATTENTION_TRITON: (attend_tiles, _attend),
+    TILES: (list_tiles, listed),
+    POOL_TRITON: (reduce_sequences, reduced),
+    ROTATE: (rotate_rows, rotated),
+    LINEAR_ACTIVATED: (multiply_activate, _multiply),
+}

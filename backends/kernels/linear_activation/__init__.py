@@ -1,0 +1,1 @@
+"""A linear layer and its activation in one kernel."""

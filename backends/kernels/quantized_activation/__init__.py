@@ -1,0 +1,1 @@
+"""Activations that go into a product in eight bits."""

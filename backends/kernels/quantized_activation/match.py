@@ -1,0 +1,45 @@
+"""Find activations that go into a product in eight bits and nowhere else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+
+from headrace.backends.gpu.passes.scaled_products import product
+from headrace.backends.kernels.linear_activation.match import activations
+from headrace.backends.kernels.quantized_activation.op import WIDEST
+from headrace.ops.quantized import LINEAR_FP8
+
+CLONE = torch.ops.aten.clone.default
+
+
+def activated_product(
+    y: Tensor, kind: str, gated: bool, late: bool, weight: Tensor, scale: Tensor, bias: Tensor | None
+) -> Tensor:
+    """`headrace::linear_fp8` of `act(y)`, whose rows are never in memory but in eight bits."""
+    rows, own = torch.ops.headrace.round_activated(y.reshape(-1, y.shape[-1]), kind, gated, late)
+    return product(rows, own, weight, scale, bias, y.dtype).reshape(*y.shape[:-1], weight.shape[0])
+
+
+def with_rounded_activations(graph: fx.Graph) -> None:
+    """Put `activated_product` for each such pair. Inductor goes over a row three times where it is wider than 1024."""
+    for found in list(activations(graph, LINEAR_FP8)):
+        reader = _reader(found.last)
+        if reader is None or found.last.meta["val"].shape[-1] > WIDEST:
+            continue
+        with graph.inserting_before(reader):
+            arguments = (found.linear, found.kind, found.gated, found.late, *reader.args[1:])
+            made = graph.call_function(activated_product, arguments)
+        made.meta["val"] = reader.meta["val"]
+        reader.replace_all_uses_with(made)
+        graph.erase_node(reader)
+    graph.eliminate_dead_code()
+
+
+def _reader(node: fx.Node) -> fx.Node | None:
+    """The product in eight bits that alone reads the value; a dropout that does nothing leaves a copy between them."""
+    while len(node.users) == 1:
+        (node,) = node.users
+        if node.target is not CLONE:
+            return node if node.target is LINEAR_FP8 else None
+    return None

@@ -1,0 +1,1 @@
+"""Rotary position encodings, and the norm of each head before them."""

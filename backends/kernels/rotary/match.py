@@ -1,0 +1,94 @@
+"""Find rotary position encodings in a packed graph, and the RMS norm of each head before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from headrace import graphs
+from headrace.backends.kernels.rotary import op  # noqa: F401 - registers the operator
+
+aten = torch.ops.aten
+ADD, MUL, CAT, NEG, SLICE = aten.add.Tensor, aten.mul.Tensor, aten.cat.default, aten.neg.default, aten.slice.Tensor
+COPY, TURN, UNSQUEEZE = aten._to_copy.default, aten.transpose.int, aten.unsqueeze.default
+RSQRT, MEAN, POWER, SELECT = aten.rsqrt.default, aten.mean.dim, aten.pow.Tensor_Scalar, aten.select.int
+ROTATE = torch.ops.headrace.rotate.default
+Node = Any  # an fx.Node: what its arguments are is asked for at every step
+
+
+def with_rotations(graph: fx.Graph) -> None:
+    """Put one operator for each encoding of `[1, H, T, D]` that is a transposed `[1, T, H, D]`."""
+    for node in list(graph.nodes):
+        if node.target is ADD and (found := _rotation(node)) is not None:
+            x, cos, sin = found
+            source, weight, eps = _norm(x) or (x, None, 0.0)
+            last = _only_user(node, COPY) or node
+            if last.meta["val"].dtype == source.meta["val"].dtype and source.meta["val"].stride(-1) == 1:
+                _replace(graph, last, source, cos, sin, weight, eps)
+
+
+def _replace(graph: fx.Graph, last: Node, x: Node, cos: Node, sin: Node, weight: Any, eps: float) -> None:
+    with graph.inserting_before(last):
+        rows, waves, others = (graphs.call(graph, SELECT, (node, 0, 0)) for node in (x, cos, sin))
+        turned = graphs.call(graph, ROTATE, (rows, waves, others, weight, eps))
+        out = graphs.call(graph, TURN, (graphs.call(graph, UNSQUEEZE, (turned, 0)), 1, 2))
+    last.replace_all_uses_with(out)
+
+
+def _rotation(node: Node) -> tuple[Node, Node, Node] | None:
+    """`(x [1, T, H, D], cos [1, T, D], sin)` of `x * cos + cat(-x[half:], x[:half]) * sin`, with x transposed."""
+    plain, turned = node.args[0], node.args[1]
+    if not (_is(plain, MUL) and _is(turned, MUL) and _is(turned.args[0], CAT)):
+        return None
+    x, cat = _uncast(plain.args[0]), turned.args[0]
+    cos, sin = (_spread(mul.args[1]) for mul in (plain, turned))
+    parts = cat.args[0]
+    if cos is None or sin is None or not _is(x, TURN) or tuple(x.args[1:]) != (1, 2) or len(parts) != 2:
+        return None
+    width = x.meta["val"].shape[-1]
+    if not (_is(parts[0], NEG) and _is(parts[0].args[0], SLICE) and _is(parts[1], SLICE)):
+        return None
+    late, early = parts[0].args[0], parts[1]
+    halves = early.args[1:4] == (3, 0, width // 2) and late.args[1:3] == (3, width // 2) and late.args[3] >= width
+    same = _uncast(late.args[0]) is x and _uncast(early.args[0]) is x
+    whole = all(wave.meta["val"].shape[-1] == width and wave.meta["val"].dim() == 3 for wave in (cos, sin))
+    return (x.args[0], cos, sin) if halves and same and whole and width % 2 == 0 else None
+
+
+def _norm(y: Node) -> tuple[Node, Node, float] | None:
+    """`(z, weight, eps)` of `weight * (z * rsqrt(mean(z^2) + eps))` over the last dimension."""
+    if not _is(y, MUL):
+        return None
+    weight, scaled = y.args[0], _uncast(y.args[1])
+    if not (
+        _is(scaled, MUL) and _is(scaled.args[1], RSQRT) and isinstance(weight, fx.Node) and weight.op == "placeholder"
+    ):
+        return None
+    z, added = scaled.args[0], scaled.args[1].args[0]
+    if not (_is(added, ADD) and isinstance(added.args[1], float) and _is(added.args[0], MEAN)):
+        return None
+    mean = added.args[0]
+    square = mean.args[0]
+    over_last = list(mean.args[1]) == [-1] and _is(square, POWER) and square.args == (z, 2)
+    return (_uncast(z), weight, added.args[1]) if over_last and weight.meta["val"].dim() == 1 else None
+
+
+def _is(node: Any, target: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target is target
+
+
+def _uncast(node: Any) -> Any:
+    """What a cast casts."""
+    return node.args[0] if _is(node, COPY) else node
+
+
+def _spread(node: Any) -> Any:
+    """The `[1, T, D]` that is spread over the heads, or None."""
+    return node.args[0] if _is(node, UNSQUEEZE) and node.args[1] == 1 else None
+
+
+def _only_user(node: Node, target: Any) -> Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is target else None

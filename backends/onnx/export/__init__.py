@@ -1,0 +1,1 @@
+"""A program to an ONNX graph, a step a file."""

@@ -1,0 +1,184 @@
+"""A program to an ONNX graph: exported by torch, then given the names, inputs and facts that its users look for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes import common
+
+from headrace import debug, graphs
+from headrace.backends.onnx import names
+from headrace.backends.onnx.export.finish import finish
+from headrace.backends.onnx.export.inputs import compute_positions, take_lengths
+from headrace.backends.onnx.export.simplify import simplify
+from headrace.backends.onnx.export.torchlib import translate
+from headrace.backends.onnx.export.translate import table
+from headrace.backends.onnx.profiles import Form, Profile
+from headrace.errors import TargetError
+from headrace.ir import AttentionSpec, Program
+from headrace.ir.serialize import encode
+
+UNTRANSLATED = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
+TORCH_OPERATOR = re.compile(r"%(\S+) :")
+
+
+def build(
+    program: Program, profile: Profile, finished: bool = False, facts: Mapping[str, Any] | None = None
+) -> ir.Model:
+    """The program as an ONNX model in memory; the weights are the program's own, not copied.
+
+    Args:
+        finished: whether the graph also returns finished answers: a vector normalised as the model's folder says,
+            scores by its labels' rule.
+        facts: what the model's own metadata says beside the profile and the program.
+
+    Raises:
+        TargetError: the program holds an operator that has no translation, or reads something else than token ids.
+    """
+    translations = table(profile)
+    _refuse_unknown(program, translations)
+    model = _exported(program, profile, translations)
+    _name(model, program)
+    specs = _attentions(model, program)
+    _forget(model)
+    if profile.attention is Form.LENGTHS:
+        _move_lengths(model)
+    compute_positions(model, program.positions.offset)
+    if profile.lengths:
+        take_lengths(model)
+    if finished:
+        finish(model, program)
+    common.RemoveUnusedNodesPass()(model)
+    common.CommonSubexpressionEliminationPass()(model)
+    model.opset_imports[""], model.ir_version = profile.opset, profile.ir_version
+    _describe(model, program, profile, specs, facts or {})
+    return model
+
+
+def _exported(program: Program, profile: Profile, translations: dict[Any, Any]) -> ir.Model:
+    with _quiet():
+        try:
+            model = translate(graphs.sparing(program.graph), profile.written, translations)
+        except torch.onnx.errors.OnnxExporterError as error:
+            debug.say(debug.CODE, f"torch.onnx: {error}")
+            missing = UNTRANSLATED.search(str(error))
+            what = f"torch has no translation of {missing[1]}" if missing else "HEADRACE_DEBUG=4 shows why"
+            raise TargetError(f"The program cannot be written as ONNX: {what}. Use another target.") from error
+        simplify(model)
+    return model
+
+
+def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:
+    ours = {node.target for node in program.graph.graph.nodes if getattr(node.target, "namespace", "") == "headrace"}
+    if unknown := sorted(str(target) for target in ours - set(translations)):
+        raise TargetError(
+            f"The program holds {', '.join(unknown)}, which the target onnx cannot write. Use another target."
+        )
+    if others := [name for name in program.input_names if name not in names.INPUTS]:
+        raise TargetError(
+            f"The program reads {', '.join(others)}; the target onnx serves models that read one sequence of token ids "
+            f"({', '.join(names.INPUTS)}). Use another target."
+        )
+
+
+def _name(model: ir.Model, program: Program) -> None:
+    """The dimensions of inputs and outputs, and the outputs, by the names that users know."""
+    known = {}
+    for value in model.graph.inputs:
+        assert value.shape is not None
+        for size, name in zip(value.shape, (names.BATCH, names.SEQUENCE), strict=False):
+            known[str(size)] = name
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        assert value.shape is not None
+        value.shape = ir.Shape([known.get(str(size), size if isinstance(size, int) else None) for size in value.shape])
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.name in names.RESERVED:
+            value.name = f"{value.name}_inside"
+    for value, output in zip(model.graph.outputs, program.outputs, strict=True):
+        value.name = names.OUTPUTS[output.kind]
+
+
+def _attentions(model: ir.Model, program: Program) -> dict[ir.Node, AttentionSpec]:
+    """Which node computes which attention: the operator, or the softmax of a plain one."""
+    specs = {spec.node: spec for spec in program.attention}
+    found: dict[ir.Node, AttentionSpec] = {}
+    for node in model.graph:
+        traced = TORCH_OPERATOR.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
+        if traced and traced[1] in specs and node.op_type in ("Attention", "Softmax"):
+            found[node] = specs[traced[1]]
+    return found
+
+
+def _forget(model: ir.Model) -> None:
+    """Leave out where the code lay, and the shapes between nodes: the inputs have lost torch's names of sizes."""
+    common.ClearMetadataAndDocStringPass()(model)
+    forget_shapes(model)
+    for value in (value for node in model.graph for value in node.outputs):
+        value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    model.metadata_props.clear()
+
+
+def forget_shapes(model: ir.Model) -> None:
+    """Leave out what is known of values inside the graph: whoever reads it infers that anew."""
+    for value in (value for node in model.graph for value in node.outputs):
+        if not value.is_graph_output():
+            value.shape = value.type = None
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            value.shape, value.type = ir.Shape(value.const_value.shape.numpy()), ir.TensorType(value.const_value.dtype)
+
+
+def _move_lengths(model: ir.Model) -> None:
+    """Attention 24 takes the lengths of the keys apart from a mask, which is where the translation has put them."""
+    for node in model.graph:
+        mask = node.inputs[3] if node.op_type == "Attention" and len(node.inputs) > 3 else None
+        producer = mask.producer() if mask is not None else None
+        if producer is not None and producer.op_type == "ReduceSum":
+            node.resize_inputs(7)
+            node.replace_input_with(3, None)
+            node.replace_input_with(6, mask)
+
+
+def _describe(
+    model: ir.Model, program: Program, profile: Profile, specs: dict[ir.Node, AttentionSpec], facts: Mapping[str, Any]
+) -> None:
+    """Say in the file what it is: onnxruntime keeps a model's metadata, and not its nodes'."""
+    model.producer_name, model.producer_version = "headrace", str(facts.get("headrace", ""))
+    model.graph.name, model.graph.doc_string = "headrace", None
+    here = [(node, specs[node]) for node in model.graph if node in specs]
+    for node, spec in here:
+        node.metadata_props["headrace.attention_type"] = spec.type.value
+        node.metadata_props["headrace.call_order"] = str(spec.call_order)
+    held = {
+        **facts,
+        "profile": profile.name,
+        "attention": {str(node.name): spec.type.value for node, spec in here},
+        "program": encode(program),
+    }
+    model.metadata_props[names.METADATA] = json.dumps(held)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells of its progress, of passes that it skips and of its own deprecations."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""The private corners of transformers that the frontend touches, and no other room does."""

@@ -1,0 +1,1 @@
+"""The eager model as the frontend runs it: what it accepts, what it returns, what its head is."""

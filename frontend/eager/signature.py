@@ -1,0 +1,265 @@
+"""The module that is traced: a model with its inputs named and its outputs named by what they hold."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.errors import TraceError
+from headrace.feed import draw
+from headrace.frontend.load.sentence_transformers import Pool
+from headrace.ir import Input, OutputKind
+
+# The decoder's inputs in an encoder-decoder: int64 [batch, target].
+DECODED = ("decoder_input_ids", "decoder_attention_mask")
+# The per-token inputs that Headrace feeds, in graph order. All but the decoder's are int64 [batch, sequence].
+FED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", *DECODED)
+# What a model may read in place of token ids: floating-point arrays, whose axes `frontend.arrays` finds out.
+ARRAYS = ("pixel_values", "input_values", "input_features")
+# Arguments that would make a model keep state or return more than is served.
+SWITCHES = {"use_cache": False, "return_dict": True}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a module's forward accepts of what Headrace can feed it; positional where it names no input.
+
+    `marker` is a token that a text must hold for the module to answer, None where it need not.
+    `arrays` describes the inputs of a model that reads arrays; its `inputs` are their names.
+    """
+
+    inputs: tuple[str, ...]
+    switches: tuple[str, ...]
+    positional: bool = False
+    marker: int | None = None
+    arrays: tuple[Input, ...] = ()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the decoder of an encoder-decoder takes a target of its own."""
+        return DECODED[0] in self.inputs
+
+    @property
+    def reads_arrays(self) -> bool:
+        """Whether the model reads arrays and no token ids."""
+        return self.inputs[0] in ARRAYS
+
+
+def signature(module: nn.Module) -> Signature:
+    """Read the inputs off `forward`; a wrapper with `**kwargs` is read through to the module inside.
+
+    Raises:
+        TraceError: nothing in the module takes token ids or arrays.
+    """
+    try:
+        forwards = [inspect.signature(inner.forward).parameters for inner in module.modules()]
+    except (TypeError, ValueError) as error:  # of torch.jit, or of an extension
+        raise TraceError(
+            f"A forward in the model is no Python code whose arguments can be read ({error}), as torch.jit makes them. "
+            "Give the module that it was made of."
+        ) from error
+    outer, takers = forwards[0], [names for names in forwards if "input_ids" in names]
+    reads = next((names for names in forwards if not {"input_ids", *ARRAYS}.isdisjoint(names)), None)
+    if not takers or (reads is not None and "input_ids" not in reads):
+        # The outermost to name what it reads decides: token ids further in can be a decoder's.
+        return _array_signature(forwards)
+    # What an open-ended forward does not name it passes on: the first to name the most says what is accepted.
+    parameters = max(takers, key=lambda names: sum(name in names for name in FED))
+    inputs = tuple(name for name in FED if name in parameters)
+    switches = tuple(name for name in SWITCHES if name in parameters)
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
+    if "input_ids" in outer and not open_ended:
+        kept = tuple(name for name in inputs if name in outer)
+        return Signature(kept, tuple(name for name in switches if name in outer))
+    return Signature(inputs, switches) if open_ended else Signature(inputs[:1], (), positional=True)
+
+
+def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> Signature:
+    found = next(((name, names) for names in forwards for name in ARRAYS if name in names), None)
+    if found is None:
+        raise TraceError(
+            f"No forward in the module takes input_ids or {', '.join(ARRAYS)}: Headrace serves models that read token "
+            "ids, images or audio under those names."
+        )
+    (name, inner), outer = found, forwards[0]
+    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
+    if name not in outer and not open_ended:
+        return Signature((name,), (), positional=True)
+    decoded = tuple(one for one in DECODED if one in inner)
+    return Signature((name, *decoded), tuple(switch for switch in SWITCHES if switch in inner))
+
+
+def call(module: nn.Module, signature: Signature, inputs: dict[str, Tensor]) -> Any:
+    """Run the module on the inputs that it accepts; float32 arrays are cast to the module's own dtype."""
+    given = {name: _cast(inputs[name], module) for name in signature.inputs if name in inputs}
+    if signature.positional:
+        return module(given[signature.inputs[0]])
+    return module(**given, **{name: SWITCHES[name] for name in signature.switches})
+
+
+def _cast(values: Tensor, module: nn.Module) -> Tensor:
+    if not values.is_floating_point():
+        return values
+    return values.to(next((p.dtype for p in module.parameters() if p.is_floating_point()), values.dtype))
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """The tensor that a module's output is, or begins with; it may be a pair of a pair, as with I-BERT's scales."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, tuple) and output and isinstance(output[0], tuple):
+        return first_tensor(output[0])
+    values = output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else ()
+    return next((value for value in values if isinstance(value, Tensor)), None)
+
+
+def head_rows(output: Any) -> Tensor | None:
+    """The logits of a model's output, or the tensor that it is or begins with."""
+    logits: Tensor | None = getattr(output, "logits", None)
+    return logits if logits is not None else first_tensor(output)
+
+
+@contextmanager
+def rows_of(backbone: nn.Module, read: Callable[[Any], Tensor] | None = None) -> Iterator[list[Tensor]]:
+    """Collect the hidden rows [B, S, H] that the backbone returns while the block runs.
+
+    Args:
+        read: what takes them from the backbone's output, `hidden_rows` if None.
+    """
+    rows: list[Tensor] = []
+    handle = backbone.register_forward_hook(lambda _m, _args, output: rows.append((read or hidden_rows)(output)))
+    try:
+        yield rows
+    finally:
+        handle.remove()
+
+
+def hidden_rows(output: Any) -> Tensor:
+    """`last_hidden_state` of a model's output, or the tensor that it is: in an encoder-decoder, the decoder's rows."""
+    rows = getattr(output, "last_hidden_state", None)
+    return rows if rows is not None else first_tensor(output)  # type: ignore[return-value]
+
+
+def encoder_rows(output: Any) -> Tensor:
+    """The encoder's rows [B, S, H] in the output of a module that runs encoder and decoder; None in any other's."""
+    return getattr(output, "encoder_last_hidden_state", None)  # type: ignore[return-value]
+
+
+class Served(nn.Module):
+    """One forward that returns each output under the name of its kind."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        signature: Signature,
+        backbone: nn.Module,
+        pair: nn.Module | None,
+        kinds: tuple[OutputKind, ...],
+        pool: Pool | None,
+        tail: nn.Module | None,
+        own: str = "",
+    ) -> None:
+        """Keep the modules, which stay the caller's.
+
+        Args:
+            backbone: returns the hidden rows, in an encoder-decoder the decoder's.
+            pair: runs encoder and decoder; None without a decoder.
+            kinds: the outputs wanted; `pool` and `tail` make an embedding, `tail` alone token embeddings.
+            own: the field in which the model returns an embedding of its own, which is taken in place of a pooled one.
+        """
+        super().__init__()
+        self.model, self.pool, self.tail = model, pool, tail
+        self.signature, self.kinds, self.own = signature, kinds, own
+        # Held in a tuple: as a submodule it would stand twice among the parameters.
+        self._backbone, self._pair = (backbone,), (pair,)
+        self.makes_target = pair is not None and not signature.decodes
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        input_values: Tensor | None = None,
+        input_features: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Run the model once and take from it each wanted output, in the order of `kinds`."""
+        tokens = (input_ids, attention_mask, position_ids, token_type_ids, decoder_input_ids, decoder_attention_mask)
+        given = zip((*FED, *ARRAYS), (*tokens, pixel_values, input_values, input_features), strict=True)
+        inputs = {name: value for name, value in given if value is not None}
+        backbone, pair = self._backbone[0], self._pair[0]
+        with rows_of(backbone) as seen, rows_of(pair or backbone, encoder_rows) as encoded:
+            output = call(self.model, self.signature, inputs)
+        rows = {OutputKind.DECODER_HIDDEN: seen[-1]}
+        main = seen[-1] if pair is None else encoded[-1]
+        # Arrays are never padded, so that every row of theirs is real.
+        padding = main.new_ones(main.shape[:2], dtype=torch.int64) if attention_mask is None else attention_mask
+        return tuple(self._take(kind, output, rows.get(kind, main), padding) for kind in self.kinds)
+
+    def _take(self, kind: OutputKind, output: Any, rows: Tensor, padding: Tensor) -> Tensor:
+        if kind in (OutputKind.HIDDEN, OutputKind.DECODER_HIDDEN):
+            return rows
+        if kind is OutputKind.EMBEDDING:
+            assert self.pool is not None or self.own
+            vectors: Tensor = getattr(output, self.own).float() if self.pool is None else self.pool(rows, padding)
+            # Modules without a Pooling before them work on tokens, not on a text's vector.
+            if self.tail is not None and OutputKind.TOKEN_EMBEDDING not in self.kinds:
+                vectors = self.tail(vectors)
+            return vectors
+        if kind is OutputKind.TOKEN_EMBEDDING:
+            return self.tail(rows.float()) if self.tail is not None else rows
+        taken = head_rows(output)
+        assert taken is not None
+        return taken
+
+
+def sample(
+    batch: int,
+    length: int,
+    vocabulary: int,
+    avoid: frozenset[int],
+    seed: int = 0,
+    *,
+    marker: int | None = None,
+    target: int | None = None,
+    arrays: tuple[Input, ...] = (),
+) -> dict[str, Tensor]:
+    """Random unpadded inputs [batch, length] that hold none of the ids to avoid (padding, end of text).
+
+    Args:
+        marker: a token that stands in each text besides: the last but one, and of four and more the second too, so
+            that its rows are neither the first nor the last.
+        target: length of the decoder's inputs; None makes them shorter than the text, so that the two can be told
+            apart.
+        arrays: what the model reads in place of the text's tokens, of so many rows where their size is free.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    usable = torch.tensor([i for i in range(vocabulary) if i not in avoid] or [0])
+
+    def drawn(count: int) -> Tensor:
+        return usable[torch.randint(len(usable), (batch, count), generator=generator)]
+
+    drawn_arrays = {given.name: draw(given, batch, length, seed) for given in arrays}
+    ids = drawn(length)
+    if marker is not None:
+        ids[:, [max(0, length - 2), *[1] * (length > 3)]] = marker
+    decoded = drawn(target or max(1, length - 2))
+    target_inputs = {"decoder_input_ids": decoded, "decoder_attention_mask": torch.ones_like(decoded)}
+    if arrays:
+        return drawn_arrays | target_inputs
+    text = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    return text | target_inputs
+
+
+def positions(batch: int, length: int, offset: int) -> Tensor:
+    """Position ids [batch, length] of unpadded sequences."""
+    return (torch.arange(length) + offset).expand(batch, length).contiguous()

@@ -1,0 +1,76 @@
+"""Find the function that loops over tokens: its calls of torch grow with the length of the text."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from headrace.frontend.capture.recurrences import FUNCTIONS
+
+# Far enough apart that a loop over blocks of a usual size turns more often, too.
+SHORT, LONG = 3, 301
+TORCH = str(Path(torch.__file__).parent)
+
+Place = tuple[str, str]
+
+
+class _Callers(TorchFunctionMode):
+    """Counts torch calls by the function of the model's code that makes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[Place]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+            frame = frame.f_back
+        if frame is not None:
+            self.counts[frame.f_code.co_qualname, Path(frame.f_code.co_filename).name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def culprit(model: Callable[..., object], inputs: Mapping[str, Tensor], longest: int | None) -> str:
+    """What fixes a length of the model, in words, as far as running it tells.
+
+    Args:
+        inputs: ones that it takes; loops are looked for where all are int64 [batch, sequence].
+        longest: the longest sequence that it takes.
+    """
+
+    def run(length: int) -> None:
+        model(**{name: value[:1, torch.arange(length) % value.shape[1]] for name, value in inputs.items()})
+
+    try:
+        plain = all(value.dim() == 2 and not value.is_floating_point() for value in inputs.values())
+        found = looping(run, min(LONG, longest or LONG)) if plain else None
+    except Exception:
+        found = None  # the export failed already: what a longer text does to the model is beside the point
+    if found is None:
+        return "something in it fixes a length"
+    return (
+        f"{found} loops over the tokens, which fixes their number. The loops that become operators are those of "
+        f"{', '.join(sorted(FUNCTIONS))} and of a few classes"
+    )
+
+
+@torch.no_grad()
+def looping(run: Callable[[int], object], longest: int = LONG) -> str | None:
+    """The function whose torch calls grow most with the length that is run, as `name in file`; None where none do."""
+    counts = []
+    for length in (SHORT, longest):
+        with _Callers() as callers:
+            run(length)
+        counts.append(callers.counts)
+    grown = counts[1] - counts[0]
+    if not grown:
+        return None
+    name, file = max(grown, key=lambda place: grown[place])
+    return f"{name} in {file}"

@@ -1,0 +1,179 @@
+"""Positions and limits: where a token's position comes from, its offset, and the longest usable length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from headrace import graphs
+from headrace.errors import TraceError, non_finite
+from headrace.frontend.eager.run import special_ids
+from headrace.frontend.eager.signature import DECODED, Signature, call, hidden_rows, positions, sample
+from headrace.ir import Limits, Positions, PositionSource
+
+LENGTH = 5
+GRAPH_LENGTHS = (4, 7)
+# Views and casts between an index and the table that it looks up.
+PLAIN = ("view", "expand", "clone", "_to_copy", "to", "unsqueeze", "squeeze", "slice", "select", "alias", "reshape")
+
+
+def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary: int) -> int:
+    """The first token's position, found by behaviour: explicit positions that change nothing, bit for bit.
+
+    The RoBERTa family starts past its padding id; others at 0. Nothing here knows their names.
+
+    Raises:
+        TraceError: no small offset gives what the model gives by itself.
+    """
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
+    with torch.no_grad():
+        alone = _answer(call(module, signature, inputs))
+        if not torch.isfinite(alone).all():
+            raise non_finite("The model's own forward on plain tokens", str(alone.dtype).removeprefix("torch."))
+        pad = getattr(config, "pad_token_id", None)
+        for offset in dict.fromkeys((0, *([pad + 1] if isinstance(pad, int) and pad >= 0 else []), 1, 2)):
+            try:
+                given = call(module, signature, inputs | {"position_ids": positions(1, LENGTH, offset)})
+            except IndexError:
+                continue
+            if torch.equal(alone, _answer(given)):
+                return offset
+    raise TraceError(
+        "The model takes position_ids, but no offset of 0, 1, 2 or past the padding id gives what it gives by itself."
+    )
+
+
+def without_added_types(module: nn.Module, config: Any, signature: Signature, vocabulary: int) -> Signature:
+    """Leave token types out where zeros are not what the model takes by itself: GPT-2 adds a row for them."""
+    if "token_type_ids" not in signature.inputs:
+        return signature
+    kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
+    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
+    with torch.no_grad():
+        same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
+    return signature if same else kept
+
+
+def _answer(output: Any) -> Tensor:
+    logits = getattr(output, "logits", None)
+    return logits if logits is not None else hidden_rows(output)
+
+
+def read_positions(exported: ExportedProgram, offset: int, token: int) -> Positions:
+    """Whether positions are an input, and how many rows the table that they index has; `token` is any plain one."""
+    nodes = {node.name: node for node in exported.graph.nodes}
+    if (given := nodes.get("position_ids")) is None or not given.users:
+        return Positions(PositionSource.GRAPH, 0, _graph_table(exported, token))
+    # An index with what the graph adds to the position on the way (OPT starts its table at 2).
+    reached, rows = [(given, 0)], []
+    while reached:
+        index, added = reached.pop()
+        for user in index.users:
+            name = getattr(user.target, "_opname", "")
+            if user.target is torch.ops.aten.embedding.default and user.args[1] is index:
+                rows.append(int(user.args[0].meta["val"].shape[0]) - added)
+            elif name == "add" and isinstance(user.args[1], int):
+                reached.append((user, added + user.args[1]))
+            elif name in PLAIN:
+                reached.append((user, added))
+    return Positions(PositionSource.INPUT, offset, min(rows, default=None))
+
+
+def _graph_table(exported: ExportedProgram, token: int, along: str = "input_ids") -> int | None:
+    """The table of a model that makes its own positions: on one repeated token, its indices alone grow with the text.
+
+    Rows below the first index (RoBERTa, OPT) are for no position.
+
+    Args:
+        along: the input whose length grows; what the other half of an encoder-decoder reads stays one token long.
+    """
+    # One index a token: a pair of positions (T5's relative bias) looks up a distance.
+    lookups = [node for node in exported.graph.nodes if (index := _index(node)) is not None and _repeats(index) < 2]
+    short, long = (_highest(exported, lookups, token, length, along) for length in GRAPH_LENGTHS)
+    grown = GRAPH_LENGTHS[1] - GRAPH_LENGTHS[0]
+    return min(
+        (
+            int(node.args[0].meta["val"].shape[0]) - (high - GRAPH_LENGTHS[0] + 1)
+            for node, high, higher in zip(lookups, short, long, strict=True)
+            if higher == high + grown
+        ),
+        default=None,
+    )
+
+
+def _index(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a lookup in a table reads the rows by; None where the node is none."""
+    if node.target is torch.ops.aten.embedding.default:
+        return node.args[1]  # type: ignore[return-value]
+    indices: Any = node.args[1] if node.target is torch.ops.aten.index.Tensor else ()
+    table: Any = node.args[0] if indices else None
+    # Rows of a weight, taken by one index each.
+    alone = len(indices) == 1 and table.op == "placeholder" and table.meta["val"].dim() == 2
+    return indices[0] if alone and indices[0].meta["val"].dtype == torch.int64 else None
+
+
+def _repeats(index: torch.fx.Node) -> int:
+    """How often one symbolic size stands in the index's shape: 1 where there is one index a token."""
+    sizes = [str(size) for size in index.meta["val"].shape if isinstance(size, torch.SymInt)]
+    return max((sizes.count(size) for size in sizes), default=0)
+
+
+def read_table(exported: ExportedProgram, name: str) -> int | None:
+    """The rows of the table that an input indexes directly, None without one."""
+    given = next((node for node in exported.graph.nodes if node.name == name), None)
+    users = given.users if given is not None else ()
+    return next(
+        (int(u.args[0].meta["val"].shape[0]) for u in users if u.target is torch.ops.aten.embedding.default), None
+    )
+
+
+def _highest(exported: ExportedProgram, lookups: list[torch.fx.Node], token: int, length: int, along: str) -> list[int]:
+    """The highest index of each lookup on a text, or a target, of that length."""
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    filling = {"input_ids": token, "decoder_input_ids": token, "attention_mask": 1, "decoder_attention_mask": 1}
+    given = {
+        name: torch.ones([1, *(int(size) for size in nodes[name].meta["val"].shape[1:])])
+        if nodes[name].meta["val"].is_floating_point()
+        else torch.full((1, length if (name in DECODED) is (along in DECODED) else 1), filling.get(name, 0))
+        for name in graphs.inputs_of(exported)
+    }
+    indices = [str(_index(node)) for node in lookups]
+    seen = graphs.run(exported, given, indices)[1]
+    return [int(seen[name].max()) for name in indices]
+
+
+def find_target_limits(exported: ExportedProgram, config: Any) -> Limits:
+    """The longest target that the decoder can take."""
+    given = [node.meta["val"] for node in exported.graph.nodes if node.name in graphs.inputs_of(exported)]
+    # Of arrays of any length nothing says here how many make a row.
+    unsized = any(isinstance(size, torch.SymInt) for one in given if one.is_floating_point() for size in one.shape[1:])
+    table = None if unsized else _graph_table(exported, token=0, along="decoder_input_ids")
+    return _table_limits(Positions(PositionSource.GRAPH, table=table), config)
+
+
+def find_limits(positions: Positions, config: Any, bound: int | None) -> Limits:
+    """The longest usable length: the table's rows past the offset, else what the config says it was trained to.
+
+    Args:
+        bound: the longest sequence that the graph was traced for, None without one.
+    """
+    limits = _table_limits(positions, config)
+    if bound is None or (limits.length is not None and limits.length <= bound):
+        return limits
+    return Limits(bound, "the model's code is made for no longer texts")
+
+
+def _table_limits(positions: Positions, config: Any) -> Limits:
+    if positions.table is not None:
+        usable = positions.table - positions.offset
+        start = f", the first {positions.offset} of which are reserved" if positions.offset else ""
+        return Limits(usable, f"a position table of {positions.table} rows{start}")
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    longest = getattr(text, "max_position_embeddings", None)
+    if isinstance(longest, int) and longest > 0:
+        return Limits(longest, "max_position_embeddings of the config")
+    return Limits(None, "nothing in the model bounds the length")

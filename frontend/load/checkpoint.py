@@ -1,0 +1,234 @@
+"""A user's model to a `Checkpoint`: from a local folder, a hub id or an `nn.Module` with its config."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from headrace.errors import LoadError
+from headrace.frontend.load.config import readable
+from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules
+from headrace.frontend.load.weights import WEIGHTS, read_weights
+
+SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model in memory, in the dtype that will run, with what its folder says beside it.
+
+    Attributes:
+        module: the eager model; weights stay memory-mapped where the file's dtype is the running one.
+        config: the module's transformers configuration, None for a module without one.
+        tokenizer: a transformers tokenizer, None where none was found or given.
+        sentence: the sentence-transformers modules of the folder, if it is one.
+        missing: parameters of the module that the weights lacked.
+        raw_config: `config.json` as it was written, empty for a module.
+        side_files: what a deployment folder holds beside weights and tokenizer, by its path there: config.json, and
+            what a sentence-transformers folder says of pooling and text.
+        processor: what the folder says of its image processor or feature extractor, empty where it has none.
+    """
+
+    name: str
+    module: nn.Module
+    config: Any
+    tokenizer: Any
+    sentence: SentenceModules | None
+    missing: tuple[str, ...]
+    raw_config: dict[str, Any]
+    side_files: Mapping[str, str] = field(default_factory=dict)
+    processor: dict[str, Any] = field(default_factory=dict)
+
+
+def load(
+    source: str | Path | nn.Module,
+    *,
+    dtype: torch.dtype,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Checkpoint:
+    """Load a model in `dtype`, ready to trace.
+
+    Args:
+        source: a folder, a hub id or a module. A module is used as it is, and must already be in `dtype`.
+        tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
+
+    Raises:
+        LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
+    """
+    if isinstance(source, nn.Module) and _saves_itself(source):
+        with tempfile.TemporaryDirectory() as copied:
+            source.save(copied)  # type: ignore[operator]
+            made = load(copied, dtype=dtype, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
+        return replace(made, name=f"a {source.__class__.__name__} module")
+    if isinstance(source, nn.Module):
+        return _from_module(source, dtype, read_tokenizer(tokenizer, trust_remote_code))
+    folder = find_folder(source, revision, trust_remote_code)
+    if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
+        raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
+    with readable(folder / "modules.json"):
+        sentence = read_sentence_modules(folder)
+    weights = folder / sentence.transformer if sentence else folder
+    config, raw = _config(weights, trust_remote_code)
+    module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
+    config = getattr(module, "config", config)
+    found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
+    if (named := _read_activation(folder)) is not None:
+        config.sentence_transformers = {"activation_fn": named}
+    if sentence:
+        sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
+    side = _side_files(folder, weights)
+    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw, side, _read_processor(weights))
+
+
+def _side_files(folder: Path, weights: Path) -> dict[str, str]:
+    """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
+    found = [(weights, name) for name in ("config.json", "sentence_bert_config.json")]
+    found += [(folder, name) for name in ("modules.json", "config_sentence_transformers.json")]
+    found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
+    return {name: (where / name).read_text() for where, name in found if (where / name).is_file()}
+
+
+def _saves_itself(module: nn.Module) -> bool:
+    """Whether a module is a whole pipeline from texts, as sentence-transformers' are: the folder it saves says all."""
+    return callable(getattr(module, "save", None)) and any(hasattr(module, does) for does in ("encode", "predict"))
+
+
+def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+    module = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
+    if unread := next((name for name, held in module.named_parameters() if held.is_meta), None):
+        raise LoadError(f"The module's {unread} is on the meta device, without values. Load the weights first.")
+    held = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if held and dtype not in held:
+        raise LoadError(
+            f"The module's weights are {', '.join(sorted(map(_short, held)))}, but {_short(dtype)} was asked for. Load "
+            f"it with dtype={_short(dtype)} (a cast after loading can lose what the checkpoint keeps in float32), or "
+            f'pass dtype="{_short(next(iter(held)))}".'
+        )
+    configs = (getattr(m, "config", None) for m in module.modules())
+    config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
+    name = f"a {module.__class__.__name__} module"
+    side = {} if config is None else {"config.json": config.to_json_string(use_diff=False)}
+    return Checkpoint(name, module, config, tokenizer, None, (), {}, side)
+
+
+def held_dtype(source: str | Path | nn.Module) -> torch.dtype | None:
+    """The dtype that a module's weights already have; None for a folder or hub id, which is loaded in any."""
+    held = (
+        (p.dtype for p in source.parameters() if p.is_floating_point()) if isinstance(source, nn.Module) else iter(())
+    )
+    return next(held, None)
+
+
+def find_folder(source: str | Path, revision: str | None, trust_remote_code: bool) -> Path:
+    """The local folder of a model: itself, or a snapshot of a hub id."""
+    if not isinstance(source, (str, Path)) or not str(source).strip():
+        met = f"a {source.__class__.__name__} module" if isinstance(source, nn.Module) else reprlib.repr(source)
+        also = "" if isinstance(source, nn.Module) else " or an nn.Module"
+        raise LoadError(f"The model is {met}; here a folder, a hub id (owner/name){also} is accepted.")
+    path, name = Path(source).expanduser(), str(source)
+    try:
+        if path.is_dir():
+            return path
+        if path.is_file():
+            raise LoadError(f"{source} is a file. Give the folder that holds config.json and the weights.")
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise LoadError(f"{name[:200]} cannot be read: {error.strerror}. Give a folder or a hub id.") from error
+    if not HUB_ID.fullmatch(name) or name.startswith("."):
+        raise LoadError(f"There is no folder {name}. Give a folder that holds config.json, or a hub id (owner/name).")
+    return _snapshot(name, revision, trust_remote_code)
+
+
+def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+
+    patterns = [*SIDE_FILES, *(["*.py"] if trust_remote_code else [])]
+    try:
+        try:
+            files = HfApi().list_repo_files(name, revision=revision)
+            # The safetensors alone where there are any: .bin files beside them are the same weights again.
+            kinds = [kind for kind in WEIGHTS if any(file.endswith(kind[1:]) for file in files)][:1]
+        except Exception:
+            kinds = list(WEIGHTS)  # offline, a cached snapshot may still be whole
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*patterns, *kinds]))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else error.__class__.__name__
+        raise LoadError(
+            f"There is no folder {name}, and the model hub gave no model of that name ({reason}). Check the spelling "
+            "and the network, or give the folder of a downloaded model."
+        ) from error
+
+
+def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
+    with readable(path):
+        raw = json.loads(path.read_text())
+        names = raw.get("architectures") or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise LoadError(
+                f"architectures in {path} is {reprlib.repr(names)}; a list with the name of the model's class is "
+                'accepted, e.g. ["BertModel"].'
+            )
+        if raw.get("auto_map") and not trust_remote_code and raw.get("model_type") not in transformers.CONFIG_MAPPING:
+            raise LoadError(
+                f"{folder} needs its own Python code (auto_map in config.json). Read that code, then pass "
+                "trust_remote_code=True to run it."
+            )
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), raw
+
+
+def _read_processor(folder: Path) -> dict[str, Any]:
+    """The image processor or feature extractor; transformers 5 may write it into the file of a joint processor."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (path := folder / name).is_file():
+            with readable(path):
+                read = json.loads(path.read_text())
+                return dict(read.get("image_processor") or read.get("feature_extractor") or read)
+    return {}
+
+
+def _read_activation(folder: Path) -> str | None:
+    """The activation of a cross-encoder; sentence-transformers 6 writes it beside the config."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return None
+    with readable(path):
+        named: str | None = json.loads(path.read_text()).get("activation_fn")
+        return named
+
+
+def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
+    """A tokenizer by its folder; anything but a path is taken to be one already."""
+    if not isinstance(given, (str, Path)):
+        return given
+    if not Path(given).expanduser().is_dir() and not HUB_ID.fullmatch(str(given)):
+        raise LoadError(
+            f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
+        )
+    with readable(f"The tokenizer of {given}"):
+        return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code)
+
+
+def _folder_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
+    if not any(next(folder.glob(name), None) for name in TOKENIZER_FILES):
+        return None
+    return read_tokenizer(folder, trust_remote_code)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,285 @@
+"""What the eager model does, measured: the callable that the probe holds its annotations against (contract A3).
+
+Everything here runs the original module, with transformers' eager attention, on one unpadded sequence: on a padded
+one, fully masked rows attend to everything and a causal model looks bidirectional.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from headrace.feed import with_new_end
+from headrace.frontend.capture.attention import Call, capture, implementation
+from headrace.frontend.eager.float64 import Widened
+from headrace.frontend.eager.run import DryRun, special_ids
+from headrace.frontend.eager.signature import (
+    Served,
+    call,
+    encoder_rows,
+    head_rows,
+    hidden_rows,
+    positions,
+    rows_of,
+    sample,
+    signature,
+)
+from headrace.frontend.probe.influence import Given, measured, rows_given
+from headrace.ir import MaskKind, Window
+
+# Above so many parameters the probe makes no float64 copy, and widens weights as they are read, which is slower; above
+# so many more it runs in the model's own dtype, since that would take minutes.
+COPIED_PARAMETERS, WIDENED_PARAMETERS = 100_000_000, 2_000_000_000
+SHRUNK_WINDOW = 8
+SHORT_TARGET = 12
+# The halves of an encoder-decoder, and the input that holds the tokens of each.
+TEXT, TARGET = "text", "target"
+IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
+# For each attention in call order and each row that was changed, the rows of its output that changed with it.
+Reached = list[dict[int, frozenset[int]] | None]
+# For each attention, the path of the module that computes it; None where it went through the interface.
+Places = tuple[str | None, ...]
+T = TypeVar("T")
+
+
+class Behaviour:
+    """The eager module, ready to be perturbed."""
+
+    def __init__(self, served: Served, config: Any, seen: DryRun, offset: int) -> None:
+        """Keep the module; nothing is copied or run before the first measurement."""
+        self._served, self._module, self._seen = served, served.model, seen
+        # Encoder and decoder are probed with a text and a target of their own, also where a head makes the latter.
+        inner = served.signature if seen.pair is None else signature(seen.pair)
+        self._signature = replace(inner, arrays=served.signature.arrays)
+        self._avoid, self._offset = special_ids(config), offset
+
+    @torch.no_grad()
+    def outputs(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """What the eager model answers, in the order of the program's outputs and in the running dtype."""
+        with implementation(self._module, "eager"):
+            answers: tuple[Tensor, ...] = self._served(**inputs)
+        return answers
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The module's parameters, as they were loaded."""
+        return list(self._module.parameters())
+
+    @cached_property
+    def _double(self) -> nn.Module:
+        """The module in float64: a change too small for float32 still shows there."""
+        large = self._parameters > COPIED_PARAMETERS
+        double = self._module if large else in_float64(self._module)
+        return double if large or self._runs(double, nullcontext()) else self._module
+
+    @cached_property
+    def _parameters(self) -> int:
+        return sum(p.numel() for p in self._module.parameters())
+
+    @cached_property
+    def _widens(self) -> bool:
+        """Whether the module itself stands for its copy, and runs in float64 all the same."""
+        large = COPIED_PARAMETERS < self._parameters <= WIDENED_PARAMETERS
+        return large and self._runs(self._module, Widened())
+
+    def _runs(self, module: nn.Module, precision: AbstractContextManager[Any]) -> bool:
+        try:
+            with implementation(module, "eager"), torch.no_grad(), precision:
+                call(self._part(module), self._signature, self._inputs(2))
+        except Exception:  # its own code names float32
+            return False
+        return True
+
+    @contextmanager
+    def _exact(self) -> Iterator[None]:
+        """Eagerly, and in float64 where the module can."""
+        precision = Widened() if self._widens else nullcontext()
+        with implementation(self._double, "eager"), torch.no_grad(), precision:
+            yield
+
+    @cached_property
+    def _probed(self) -> nn.Module:
+        """What the probe runs: the copy, of an encoder-decoder the module that takes both text and target."""
+        return self._part(self._double)
+
+    def _part(self, copied: nn.Module) -> nn.Module:
+        return copied if self._seen.pair is None else counterpart(self._seen.pair, self._module, copied)
+
+    def stack_change(self, length: int, changed: str = TEXT, seen: str = TEXT) -> float:
+        """Change the last token; the largest change of an earlier hidden row, relative to the largest value there.
+
+        Args:
+            changed: the half of an encoder-decoder whose token changes, `TEXT` or `TARGET`.
+            seen: the half whose rows are compared: all of them where it is the other half.
+        """
+        before = self._rows(self._inputs(length), seen)
+        after = self._rows(self._changed(length, changed), seen)
+        kept = slice(None, -1) if changed == seen else slice(None)
+        if self._signature.arrays and changed == seen == TEXT:
+            # A row of an array has no token of its own: its last quarter is new, and the first half's rows are seen.
+            kept = slice(None, (before.shape[1] + 1) // 2)
+        return float((before - after)[:, kept].abs().max() / before[:, kept].abs().max().clamp(min=1e-30))
+
+    def _changed(self, length: int, half: str) -> dict[str, Tensor]:
+        """The inputs with another last token in one half."""
+        name = IDS[half]
+        inputs = self._inputs(length)
+        if self._signature.arrays and half == TEXT:
+            arrays = self._signature.arrays
+            return inputs | {given.name: with_new_end(inputs[given.name], given) for given in arrays}
+        ids = inputs[name].clone()
+        others = self._inputs(length, seed=1)[name][0]
+        ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._seen.vocabulary)
+        return inputs | {name: ids}
+
+    def reach(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
+        """For each attention in call order and each key position, the other rows of its output that the key reaches.
+
+        One entry is None where the attention's module can't be run again on its own, or computes several at once.
+        """
+
+        def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
+            return measured(module, given, length, keys)
+
+        inputs = self._inputs(length)
+        found = self._observed(inputs, places, reached)
+        if any(one is None and place for one, place in zip(found, places, strict=True)):
+            # Some models keep a product in a module of its own, which is given no rows: the module around it is.
+            around = tuple(place and place.split("@")[0].rpartition(".")[0] for place in places)
+            wider = self._observed(inputs, around, reached)
+            found = [other if one is None else one for one, other in zip(found, wider, strict=True)]
+        return [reached and {key: rows - {key} for key, rows in reached.items()} for reached in found]
+
+    def reach_across(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
+        """The same for each row of a second sequence that an attention is given: the rows that it reaches.
+
+        One entry is None where an attention is given none, or one that changes with the target.
+        """
+
+        def second(_module: nn.Module, given: Given) -> Tensor | None:
+            return given.get(rows_given(given, length, 1))
+
+        def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
+            return measured(module, given, length, keys, place=1)
+
+        inputs = self._inputs(length)
+        one, other = (self._observed(x, places, second) for x in (inputs, self._changed(length, TARGET)))
+        found = self._observed(inputs, places, reached)
+        fixed = [a is not None and b is not None and torch.equal(a, b) for a, b in zip(one, other, strict=True)]
+        return [rows if kept else None for rows, kept in zip(found, fixed, strict=True)]
+
+    @contextmanager
+    def shrunk(self, call_order: int, window: Window) -> Iterator[list[tuple[MaskKind, Window]] | None]:
+        """The same architecture with that attention's window made small: what its masks then declare.
+
+        The window enters through the configuration when the mask is made; which attribute it is shows in the mask.
+        """
+        for config, name, value in self._window_attributes(window):
+            setattr(config, name, SHRUNK_WINDOW)
+            try:
+                declared = [(made.kind, made.window) for made in self._captured()]
+                if declared[call_order][1] != window:
+                    yield declared
+                    return
+            finally:
+                setattr(config, name, value)
+        yield None
+
+    def _window_attributes(self, window: Window) -> list[tuple[Any, str, int]]:
+        left = max(window)
+        values = {left, left + 1, 2 * left, 2 * left + 1, 2 * left + 2}
+        configs = {id(c): c for m in self._double.modules() if hasattr(c := getattr(m, "config", None), "__dict__")}
+        return [
+            (config, name, value)
+            for config in configs.values()
+            for name, value in vars(config).items()
+            if isinstance(value, int) and not isinstance(value, bool) and value in values
+        ]
+
+    def _captured(self) -> list[Call]:
+        # Eager around it: the experts' grouped products know no float64.
+        with self._exact(), capture(self._double) as captured:
+            call(self._probed, self._signature, self._inputs(2))
+        return captured.calls
+
+    def _inputs(self, length: int, seed: int = 0) -> dict[str, Tensor]:
+        arrays = self._signature.arrays
+        # A decoder of arrays may take a target shorter than their rows: what needs one as long is not measured.
+        target = min(length, SHORT_TARGET) if arrays else length
+        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=target, arrays=arrays)
+        return inputs if arrays else inputs | {"position_ids": positions(1, length, self._offset)}
+
+    def _rows(self, inputs: dict[str, Tensor], half: str) -> Tensor:
+        encoded = self._seen.pair is not None and half == TEXT
+        module = self._probed if encoded else self._counterpart(self._seen.backbone)
+        read = encoder_rows if encoded else hidden_rows
+        with self._exact(), rows_of(module, read) as rows:
+            output = call(self._probed, self._signature, inputs)
+        # What comes after the backbone may look ahead too: a head's rows count where it has one a token.
+        after = None if encoded else head_rows(output)
+        after = after if after is not None and after.shape[:2] == rows[-1].shape[:2] and after.dim() == 3 else None
+        return rows[-1] if after is None else torch.cat([rows[-1], after.to(rows[-1].dtype)], -1)
+
+    def _counterpart(self, module: nn.Module) -> nn.Module:
+        return counterpart(module, self._module, self._double)
+
+    def _owners(self, places: Places) -> list[nn.Module | None]:
+        """The copy's module that computes each attention."""
+        announced = (made.module for made in self._seen.calls)
+        paths = dict(self._served.named_modules(remove_duplicate=False))
+        inside = set(self._module.modules())
+        # Export numbers the calls of a module that is called again.
+        found = [next(announced, None) if place is None else paths.get(place.split("@")[0]) for place in places]
+        return [self._counterpart(m) if m is not None and m in inside else None for m in found]
+
+    def _observed(
+        self, inputs: dict[str, Tensor], places: Places, observe: Callable[[nn.Module, Given], T | None]
+    ) -> list[T | None]:
+        """What `observe` makes of each attention's module and of what it was given, in call order.
+
+        Args:
+            places: for each attention, the path of the module whose code computes it; None where it went through
+                the interface, which told the module.
+        """
+        owners = self._owners(places)
+        found: dict[nn.Module, list[T | None]] = {module: [] for module in owners if module is not None}
+        busy: list[bool] = []
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+            if not busy:
+                busy.append(True)
+                found[module].append(observe(module, dict(enumerate(args)) | kwargs))
+                busy.clear()
+
+        hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in found]
+        try:
+            with self._exact():
+                call(self._probed, self._signature, inputs)
+        finally:
+            for made in hooks:
+                made.remove()
+        whole = {module for module, runs in found.items() if len(runs) == owners.count(module)}
+        return [found[owner].pop(0) if owner in whole else None for owner in owners]
+
+
+def in_float64(module: nn.Module) -> nn.Module:
+    """A copy in float64, each weight widened as it is copied: no second copy as wide as the original is made first."""
+    held = [weight for weight in (*module.parameters(), *module.buffers()) if weight.is_floating_point()]
+    wide = {
+        id(p): nn.Parameter(p.data.double(), p.requires_grad) if isinstance(p, nn.Parameter) else p.double()
+        for p in held
+    }
+    return copy.deepcopy(module, wide).double()
+
+
+def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn.Module:
+    """The copy's module at the place of the original's."""
+    pairs = zip(original.modules(), copied.modules(), strict=True)
+    return next(twin for one, twin in pairs if one is module)

@@ -1,0 +1,102 @@
+"""How far a row of an attention module's input reaches: the module is run again with noise in one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.frontend.eager.signature import first_tensor
+
+# The arguments of one call of a module, by name or place.
+Given = dict[Any, Any]
+# Sizes of a change, in standard deviations of the rows.
+NOISES = (1.0, 3.0, 3.0, 10.0)
+
+
+def rows_given(given: Given, length: int, place: int) -> int | str | None:
+    """The name or number of the argument that holds, of those with one row a token, the first or the second.
+
+    Queries are made from the first; the second, if there is one, can be what the keys are made from.
+    """
+    # A second sequence may be of another length.
+    wanted = length if place == 0 else None
+    rows = [(name, value) for name, value in given.items() if rows_axis(value, wanted) is not None]
+    found = {id(value): name for name, value in reversed(rows)}
+    names = [name for name in given if name in found.values()]
+    return names[place] if place < len(names) else None
+
+
+def rows_axis(value: Any, length: int | None) -> int | None:
+    """The dimension of a float tensor that holds one row a token: 1 of [1, S, W], 0 of [S, 1, W], 2 of [1, W, S].
+
+    Args:
+        length: how many rows it must hold; None takes any number, in the first two.
+
+    Returns:
+        None for any other tensor.
+    """
+    if not (isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 3):
+        return None
+    for axis, single in ((1, 0), (0, 1), (2, 0)):
+        if value.shape[single] == 1 and (value.shape[axis] == length or (length is None and axis < 2)):
+            return axis
+    return None
+
+
+def measured(
+    module: nn.Module, given: Given, length: int, keys: tuple[int, ...], place: int = 0
+) -> dict[int, frozenset[int]] | None:
+    """Run one attention module again with noise in one row of an argument at a time."""
+    # A cache would hold the keys of the run before.
+    given = {name: None if hasattr(value, "get_seq_length") else value for name, value in given.items()}
+    name = rows_given(given, length, place)
+    if name is None:
+        return None
+    # Queries, keys and values that are one tensor change together.
+    names = [other for other, value in given.items() if value is given[name]]
+
+    def run(rows: Tensor) -> Tensor | None:
+        changed = given | dict.fromkeys(names, rows)
+        places = [changed[i] for i in changed if isinstance(i, int)]
+        return first_tensor(module.forward(*places, **{n: v for n, v in changed.items() if isinstance(n, str)}))
+
+    rows: Tensor = given[name]
+    try:
+        before = run(rows)
+    except Exception:  # it needs what the model around it keeps
+        return None
+    given_axis = rows_axis(rows, length if place == 0 else None)
+    axis = rows_axis(before.flatten(2), length) if before is not None and before.dim() > 2 else None
+    if before is None or axis is None or given_axis is None:
+        return None
+
+    def reached_by(key: int) -> frozenset[int]:
+        seen: frozenset[int] = frozenset()
+        for noise in _noises(rows, rows.shape[1 if given_axis == 2 else 2]):
+            noisy = rows.clone()
+            noisy.select(given_axis, key).add_(noise)
+            after = run(noisy)
+            assert after is not None
+            seen |= frozenset((after != before).movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
+            if len(seen) == length:
+                break
+        return seen
+
+    return {key: reached_by(key) for key in keys if key < rows.shape[given_axis]}
+
+
+def _noises(rows: Tensor, width: int) -> Iterator[Tensor]:
+    """Changes of one row of that width, each with its opposite.
+
+    A trained attention can be so sharp that a key's weight vanishes even in float64. A score is about linear in the
+    key, so of a large change and its opposite one raises it: what a query can see shows in one of them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    spread = rows.double().std()
+    for scale in NOISES:
+        noise = scale * spread * torch.randn(width, generator=generator, dtype=torch.float64)
+        yield noise.to(rows.dtype)
+        yield -noise.to(rows.dtype)

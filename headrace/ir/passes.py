@@ -1,0 +1,38 @@
+"""What a pass is, and how a list of them runs: each in turn, the verifier after each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace import debug
+from headrace.ir import Program
+from headrace.ir.verifier import verify
+
+
+class Pass(Protocol):
+    """A function from program to program. Its options are its dataclass fields; its docstring says what then holds."""
+
+    @property
+    def name(self) -> str:
+        """One word, for messages."""
+        ...
+
+    def __call__(self, program: Program) -> Program:
+        """The program with what the pass establishes."""
+        ...
+
+
+def run_passes(program: Program, passes: Sequence[Pass]) -> Program:
+    """Run the passes in order.
+
+    Raises:
+        VerifyError: a pass left a program that breaks a rule of its stage.
+        HeadraceError: whatever a pass refuses.
+    """
+    for step in passes:
+        with debug.stage(step.name):
+            program = step(program)
+        verify(program, step.name)
+        debug.say(debug.PROGRAMS, f"after {step.name}:\n{program.as_text()}")
+    return program

@@ -1,0 +1,1 @@
+"""Small tools around the interpreter and the system that several stages use."""

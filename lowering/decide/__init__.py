@@ -1,0 +1,1 @@
+"""What the types decide: proof by behaviour, route, padding, tasks."""

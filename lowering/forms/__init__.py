@@ -1,0 +1,1 @@
+"""The form that a program runs in: one task's output, padded or packed."""

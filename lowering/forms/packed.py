@@ -1,0 +1,187 @@
+"""Rewrite a padded program to a packed one: no padding is ever computed.
+
+The sequences of a batch follow one another in a single row of T tokens, and `cu_seqlens` says where each begins.
+Every attention becomes `attention_varlen`, the mask nodes die, and pooling gathers by `cu_seqlens`. Nothing else in
+the graph changes: what works on tokens one by one does not see where a sequence ends.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.export import Dim, ExportedProgram
+
+from headrace import debug, graphs
+from headrace.errors import TraceError
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
+from headrace.lowering.decide.padding import same, wide_outputs
+from headrace.lowering.types.attention import attention_nodes, operands
+from headrace.lowering.types.relative_bias import Distance, read_biases
+from headrace.ops.attention import ATTENTION, POOL
+from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
+
+PADDING = "attention_mask"
+ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
+LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
+# A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
+TYPICAL = 128
+NONE = BiasKind.NONE.value
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The program takes `[1, T]` tokens and `cu_seqlens`, computes no padding, and answers as each sequence alone."""
+
+    name: str = "pack"
+
+    def __call__(self, program: Program) -> Program:
+        """Swap the nodes that know of sequences, export what that leaves, and hold it against the padded program.
+
+        Raises:
+            TraceError: an attention has a bias that is a tensor of its own, or state crosses from one sequence to the
+                next.
+        """
+        if program.recurrent:
+            carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.recurrent)
+            raise TraceError(f"{carriers} would carry state from one sequence of a packed batch to the next.")
+        module = graphs.flat_module(program.graph)
+        _swap(module, _biases(program))
+        module.recompile()
+        names = tuple(name for name in program.input_names if name != PADDING)
+        inputs = packed_inputs(program, names, LENGTHS)
+        # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
+        tokens = Dim("tokens", min=2)
+        shapes = {name: {1: tokens} for name in names} | {OFFSETS: {0: Dim("offsets", min=3)}}
+        exported = _export(module, inputs, shapes)
+        given = (*(Input(name, axes=(ROW, TOKENS)) for name in names), Input(OFFSETS, "int32", (BOUNDS,)))
+        nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_VARLEN]
+        named = zip(program.attention, nodes, strict=True)
+        specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
+        packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED, attention=specs)
+        _compare(program, packed, LENGTHS)
+        _compare(program, packed, OTHER_LENGTHS)
+        return packed
+
+
+def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str, Any]) -> ExportedProgram:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
+        try:
+            # Deferred: some guards that hold for every count of tokens are past what the export can prove. What is
+            # exported was decomposed before, and needs that no second time.
+            return torch.export.export(
+                module, (), kwargs=inputs, dynamic_shapes=shapes, strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )  # fmt: skip
+        except Exception as error:
+            debug.say(debug.CODE, f"torch.export of the packed program: {error}")
+            first = str(error).strip().partition("\n")[0] or repr(error)
+            raise TraceError(f"The program cannot be exported with its sequences in one row: {first}") from error
+
+
+def _biases(program: Program) -> list[Distance | None]:
+    """What each attention's bias is of the distance.
+
+    Raises:
+        TraceError: one is more than that.
+    """
+    found = read_biases(program)
+    for node, bias in zip(attention_nodes(program.graph), found, strict=True):
+        if bias is None and operands(node)["bias"] is not None:
+            raise TraceError(
+                f"{node.name} adds a bias of the shape of its scores, which a packed program does not have: it is no "
+                "function of the distance between query and key."
+            )
+    return found
+
+
+def _swap(module: fx.GraphModule, biases: list[Distance | None]) -> None:
+    graph, left = module.graph, iter(enumerate(biases))
+    named = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    last = list(named.values())[-1]
+    with graph.inserting_after(last):
+        offsets = graph.placeholder(OFFSETS)
+    for node in list(graph.nodes):
+        if node.target is ATTENTION:
+            _replace(graph, node, _attention(module, node, offsets, *next(left)))
+        elif node.target is POOL:
+            with graph.inserting_before(node):
+                new = graph.call_function(POOL_VARLEN, (node.args[0], offsets, node.args[2]))
+            _replace(graph, node, new)
+    for node in list(graph.nodes):
+        # An assertion has an effect, so it would keep alive what it looks at.
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            graph.erase_node(node)
+    padding = named[PADDING]
+    with graph.inserting_after(offsets):
+        # Every token of a packed row is real. What still reads the padding (sizes, a product with it) sees ones.
+        ones = graph.call_function(torch.ops.aten.ones_like.default, (named["input_ids"],))
+    padding.replace_all_uses_with(ones)
+    graph.erase_node(padding)
+    graph.eliminate_dead_code()
+
+
+def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:
+    old.replace_all_uses_with(new)
+    graph.erase_node(old)
+
+
+def _attention(module: fx.GraphModule, node: fx.Node, offsets: fx.Node, order: int, bias: Distance | None) -> fx.Node:
+    """[1, H, T, D] operands to the operator's [T, H, D], and its answer back to [1, T, H, Dv]."""
+    args, graph, values = operands(node), module.graph, f"distance_bias_{order}"
+    if bias is not None:
+        module.register_buffer(values, bias.values)
+    with graph.inserting_before(node):
+        rows = [
+            graph.call_function(
+                torch.ops.aten.transpose.int, (graph.call_function(torch.ops.aten.select.int, (args[x], 0, 0)), 0, 1)
+            )
+            for x in "qkv"
+        ]
+        form = (
+            args["scale"],
+            args["kind"],
+            args["window"],
+            args["softcap"],
+            bias.kind.value if bias else NONE,
+            TYPICAL,
+        )
+        added = None if bias is None else graph.get_attr(values)
+        out = graph.call_function(ATTENTION_VARLEN, (*rows, offsets, args["sinks"], added, *form))
+        return graph.call_function(torch.ops.aten.unsqueeze.default, (out, 0))
+
+
+def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Sequences of those lengths after one another: `[1, T]` by name, and `cu_seqlens`."""
+    place = torch.cat([torch.arange(length) for length in lengths])[None]
+    rows = {
+        "input_ids": (torch.arange(place.shape[1])[None] * 7 + 3) % program.vocabulary,
+        "position_ids": place + program.positions.offset,
+        "token_type_ids": torch.zeros_like(place),
+    }
+    offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    return {name: rows[name] for name in names} | {OFFSETS: offsets}
+
+
+@torch.no_grad()
+def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None:
+    """Each sequence of a packed batch must answer as the padded program answers it alone."""
+    inputs = packed_inputs(padded, packed.input_names[:-1], lengths)
+    (together,) = wide_outputs(packed, inputs)
+    per_token = packed.outputs[0].kind in PER_TOKEN_OUTPUTS
+    begin = 0
+    for row, length in enumerate(lengths):
+        one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
+        one[PADDING] = torch.ones_like(one["input_ids"])
+        (alone,) = wide_outputs(padded, {name: one[name] for name in padded.input_names})
+        got = together[:, begin : begin + length] if per_token else together[row : row + 1]
+        if alone.shape != got.shape or not same(alone, got):
+            raise TraceError(
+                "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
+                "the row, crosses from the sequences before it."
+            )
+        begin += length

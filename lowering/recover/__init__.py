@@ -1,0 +1,1 @@
+"""Attention nodes in place of attention that a model's own code computes."""

@@ -1,0 +1,1 @@
+"""A compiled or exported model as a folder: written whole or not at all, read back with suspicion."""

@@ -1,0 +1,187 @@
+"""Export a model to a folder that onnxruntime, Transformers.js and their like take as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace import __version__
+from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
+from headrace.ir import OutputKind, Program, Task
+from headrace.ir.serialize import encode
+from headrace.runtime.artifact.manifest import new_folder, write_manifest
+from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.tokenizers_only import exact_facts
+from headrace.runtime.text.validate import require_choice
+from headrace.tasks import answering, refusal, select
+from headrace.utils.compiler_lock import in_turn
+from headrace.utils.gc_freeze import sparing_the_old
+
+REPORT = "verification.json"
+# Outputs that cost nothing beside another: an embedding is pooled from the rows.
+BESIDE = {OutputKind.EMBEDDING: (OutputKind.HIDDEN, OutputKind.TOKEN_EMBEDDING)}
+# Keys of configurations under which libraries write where a model lay on the machine that loaded it.
+PLACES = frozenset({"_name_or_path", "name_or_path", "tokenizer_file", "vocab_file", "merges_file"})
+
+
+@in_turn
+def export_onnx(
+    program: Program,
+    folder: str | Path,
+    *,
+    tokenizer: Any,
+    side_files: Mapping[str, str],
+    task: str | None = None,
+    profile: str = "std",
+    dtype: str = "float32",
+    finished: bool = True,
+    max_length: int | None = None,
+    token_budget: int | None = None,
+    force: bool = False,
+    external_from: int | None = None,
+) -> Path:
+    """Write an analysed program as an ONNX model with all that belongs to it.
+
+    Args:
+        program: with its graph, in float32.
+        tokenizer: a tokenizer of transformers, or None.
+        side_files: texts that the folder holds too, by path: config.json, and a sentence-transformers folder's.
+        task: whose outputs the model has; None takes the default task.
+        profile: std, fast or portable; see headrace/backends/onnx/profiles.py.
+        dtype: of the weights: float32, float16 or int8.
+        finished: whether the graph also returns `sentence_embedding` or `probabilities`.
+        force: keep an int8 model whose answers fail the gate.
+        external_from: bytes of weights from which they get a file of their own.
+
+    Raises:
+        VerifyError: the model does not answer as the program does; nothing is written.
+        ArtifactError: the folder is something else.
+        InputError, TargetError, TaskNotEnabledError: it cannot be exported so.
+    """
+    from headrace.backends.onnx.check.verify import verify
+    from headrace.backends.onnx.export.graph import build
+    from headrace.backends.onnx.export.weights import SUFFIXES, convert, write
+    from headrace.backends.onnx.profiles import find_profile
+    from headrace.backends.onnx.target import EXTERNAL_FROM
+
+    chosen = find_profile(profile)
+    if not isinstance(dtype, str) or dtype not in SUFFIXES:
+        raise InputError(f"dtype is {dtype!r}; an ONNX model is exported in {', '.join(SUFFIXES)}.")
+    _require_size(external_from)
+    require_choice("finished", finished)
+    require_choice("force", force)
+    if not program.arrays:  # a limit that loading would refuse
+        find_bound(tokenizer, program, max_length, token_budget)
+    if program.exported is None:
+        raise ArtifactError("A saved model holds no graph to export. Export from the model that it was made of.")
+    if program.dtype != "float32":
+        raise InputError(
+            f"The program is in {program.dtype}; an export begins from float32 and takes dtype={dtype!r} from there."
+        )
+    program = program.placeless()
+    wanted = _task(program, task)
+    kept = _kept(program, wanted)
+    with sparing_the_old(), new_folder(folder) as (work, place):
+        (work / "onnx").mkdir()
+        name = f"onnx/model{SUFFIXES[dtype]}.onnx"
+        held = _write_side_files(work, tokenizer, side_files)
+        model = build(kept, chosen, finished, {"headrace": __version__, "task": wanted.value, "tokenizer": held})
+        limit = EXTERNAL_FROM if external_from is None else external_from
+        plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
+        write(model, plain, limit)
+        if dtype != "float32":
+            convert(plain, work / name, dtype, limit)
+        report = verify(work / name, kept, chosen, dtype)
+        if not force:
+            report.require(f"The export of {program.source.name} as {profile} in {dtype}")
+        _write_json(work / REPORT, encode(report))
+        lanes = {
+            output.kind.value: {"file": name, "program": encode(_alone(kept, output.kind))} for output in kept.outputs
+        }
+        write_manifest(
+            work,
+            {
+                "libraries": {},
+                "target": "onnx",
+                "task": wanted.value,
+                "max_length": max_length,
+                "token_budget": token_budget,
+                "program": encode(program.with_(exported=None)),
+                "lanes": lanes,
+                "tokenizer": held,
+                "export": {"profile": profile, "dtype": dtype, "finished": finished, "report": REPORT},
+            },
+        )
+    return place
+
+
+def require_open(options: Mapping[str, Any], settled: tuple[str, ...], where: str) -> None:
+    """Refuse options that were settled before, `where` the model was made.
+
+    Raises:
+        InputError: one of them is given anew.
+    """
+    if given := [name for name in settled if name in options]:
+        raise InputError(
+            f"export_onnx takes no {given[0]} here: the model was made with its own, which is exported. Pass "
+            f"{given[0]} to {where}."
+        )
+
+
+def _require_size(external_from: int | None) -> None:
+    whole = isinstance(external_from, int) and not isinstance(external_from, bool)
+    if external_from is not None and not (whole and external_from >= 0):
+        raise InputError(f"external_from is {external_from!r}; bytes of weights are accepted, an int of 0 and above.")
+
+
+def _task(program: Program, wish: str | None) -> Task:
+    """The task to export for. Generating needs a loop and a cache, which this version has not: embedding is next."""
+    chosen, _ = select(program, wish)
+    if chosen is None:
+        raise TaskNotEnabledError(refusal(program, wish or Task.EMBED))
+    supported = [decision.task for decision in program.tasks if decision.supported]
+    if chosen is Task.GENERATE and wish is None and Task.EMBED in supported:
+        return Task.EMBED
+    return chosen
+
+
+def _kept(program: Program, task: Task) -> Program:
+    from headrace.ir.passes import run_passes
+    from headrace.lowering.forms.select import SelectTask
+
+    kind = answering(program, task).kind
+    return run_passes(program, (SelectTask(task, BESIDE.get(kind, ())),))
+
+
+def _alone(program: Program, kind: OutputKind) -> Program:
+    output = program.output(kind)
+    assert output is not None
+    return program.with_(exported=None, outputs=(output,))
+
+
+def _write_side_files(work: Path, tokenizer: Any, side_files: Mapping[str, str]) -> dict[str, Any] | None:
+    """config.json and the tokenizer's files, without the places that they came from."""
+    for name, text in side_files.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(text, encoding="utf-8")
+    if tokenizer is not None:
+        tokenizer.save_pretrained(work)
+    for path in [*(work / name for name in side_files), work / "tokenizer_config.json"]:
+        if path.is_file():
+            _write_json(path, _without_places(json.loads(path.read_text(encoding="utf-8"))))
+    if tokenizer is None:
+        return None
+    facts = exact_facts(tokenizer, work)
+    return {"folder": ".", "facts": None if facts is None else encode(facts)}
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_places(item) for key, item in value.items() if key not in PLACES}
+    return [_without_places(item) for item in value] if isinstance(value, list) else value
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

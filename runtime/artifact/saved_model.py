@@ -1,0 +1,159 @@
+"""Save a compiled model to a folder and load it back without tracing or compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.backends import backend as find_backend
+from headrace.backends.interface import Backend
+from headrace.errors import ArtifactError, missing_library
+from headrace.frontend.compat import operators
+from headrace.ir import OutputKind, Program
+from headrace.ir.serialize import decode, encode
+from headrace.runtime.artifact.manifest import (
+    MANIFEST,
+    check_files,
+    check_trust,
+    new_folder,
+    path_of,
+    read_manifest,
+    write_manifest,
+)
+from headrace.runtime.engine.engine import Lane
+from headrace.runtime.model import CompiledModel
+from headrace.runtime.state.model_state import require_known_state, state_for
+from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
+
+TOKENIZER = "tokenizer"
+
+
+def save(model: CompiledModel, folder: str | Path) -> Path:
+    """Write the model's executables, tokenizer and manifest.
+
+    Raises:
+        ArtifactError: the folder exists and is no saved model, so replacing it would lose something.
+    """
+    with new_folder(folder) as (work, place):
+        lanes = {}
+        for kind, lane in model.engine.lanes.items():
+            name = f"{kind.value}{model.engine.backend.suffix}"
+            lane.executable.save(work / name)
+            lanes[kind.value] = {"file": name, "program": encode(lane.program.placeless())}
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(work / TOKENIZER)
+        held = {"folder": TOKENIZER, "facts": None} if model.tokenizer is not None else None
+        write_manifest(work, facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": held, "export": None})
+    return place
+
+
+def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:
+    """What the manifest says of a model beside its files."""
+    from importlib import metadata
+
+    return {
+        "libraries": {name: metadata.version(name) for name in backend.libraries},
+        "target": backend.name,
+        "task": model.task,
+        "max_length": model.max_length,
+        "token_budget": model.engine.token_budget,
+        "program": encode(model.program.placeless()),
+    }
+
+
+def load(folder: str | Path, target: str = "auto", trust: bool | None = None) -> CompiledModel:
+    """Load what `CompiledModel.save` or `CompiledModel.export_onnx` wrote.
+
+    Args:
+        target: "auto" takes the target that the model was compiled for; another is refused.
+        trust: a saved model may hold machine code, which loading runs. None trusts a folder that is yours and that
+            nobody else can write to. An ONNX model holds none.
+
+    Raises:
+        ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
+    """
+    folder = path_of(folder)
+    program, manifest = decided(folder)
+    backend = _backend(folder, manifest, target)
+    _check_libraries(folder, manifest["libraries"])
+    if backend.runs_code:
+        check_trust(folder, trust)
+    check_files(folder, manifest["files"])
+    try:
+        lanes = {OutputKind(kind): _lane(folder, lane, manifest, backend) for kind, lane in manifest["lanes"].items()}
+        require_known_state(program)
+        return CompiledModel(
+            program, backend, _tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
+            max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes,
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
+
+
+def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
+    """The decisions of a saved model and its manifest, without loading what runs them.
+
+    Raises:
+        ArtifactError: there is none, or it is none of this version.
+    """
+    manifest = read_manifest(folder)
+    try:
+        program = decode(Program, manifest["program"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
+    if program.route is None:
+        raise ArtifactError(f"{folder}/{MANIFEST} says of no state that runs the model. Save the model again.")
+    return program, manifest
+
+
+def _lane(folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], backend: Backend) -> Lane:
+    program, name = decode(Program, lane["program"]), lane["file"]
+    require_known_state(program)
+    if name not in manifest["files"]:
+        raise ArtifactError(f"{folder}/{MANIFEST} names {name}, which is not among its files. Save the model again.")
+    if "torch" in backend.libraries:
+        operators.register(program)
+    return Lane(program, backend.load(folder / name, program), state_for(program))
+
+
+def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:
+    made = str(manifest["target"])
+    if target != "auto" and str(target).split(":", maxsplit=1)[0] != made:
+        raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
+    return find_backend(made if target == "auto" else target, compiles=False)
+
+
+def _check_libraries(folder: Path, libraries: Any) -> None:
+    """Compiled code is not portable between versions of what compiled it."""
+    if not isinstance(libraries, dict):
+        raise ArtifactError(f"{folder}/{MANIFEST} names no libraries. Save the model again.")
+    if not libraries:
+        return
+    from importlib import metadata  # slow to import, where an answer is wanted soon
+
+    for name, version in libraries.items():
+        try:
+            here = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise ArtifactError(f"{folder} needs {name} {version}, which is not installed.") from None
+        if str(version).split("+")[0] != here.split("+")[0]:
+            raise ArtifactError(
+                f"{folder} was compiled with {name} {version}, and {name} {here} is installed: compiled code is not "
+                f"portable between them. Install that {name}, or compile the model again."
+            )
+
+
+def _tokenizer(folder: Path, held: Mapping[str, Any] | None) -> Any:
+    """The saved tokenizer: by its file alone where that was found to be exact, else by transformers."""
+    if held is None:
+        return None
+    where = folder / held["folder"]
+    if held["facts"] is not None:
+        return PlainTokenizer(where, decode(TokenizerFacts, held["facts"]))
+    try:
+        from headrace.frontend.load.checkpoint import read_tokenizer
+    except ImportError as error:
+        refusal = missing_library(error, f"The tokenizer of {folder}, which has no tokenizer.json of the same answers,")
+        raise refusal or error from error
+    return read_tokenizer(where)

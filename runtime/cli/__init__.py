@@ -1,5 +1,0 @@
-"""The command `headrace`."""
-
-from headrace.runtime.cli.app import main
-
-__all__ = ["main"]

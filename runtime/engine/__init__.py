@@ -1,0 +1,1 @@
+"""Encoded requests to raw outputs: plan, run, collect."""

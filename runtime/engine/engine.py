@@ -1,0 +1,327 @@
+"""Runs encoded requests: compiles what a task needs, then plan, run, collect."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from headrace import debug
+from headrace.backends.interface import Backend, Executable, Planner
+from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMemoryError, TargetError
+from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
+from headrace.runtime.engine import array_batch, packed_batch, padded_batch
+from headrace.runtime.engine.padded_batch import Rows, Step
+from headrace.runtime.engine.quantization_gate import measured, require_quality, samples, words
+from headrace.runtime.engine.request import Asked, Request
+from headrace.runtime.progress import bar
+from headrace.runtime.state.model_state import ModelState, state_for
+from headrace.runtime.tasks.answers import require_finite
+from headrace.runtime.text.prefetch import PACKED, Sizes, padded
+from headrace.runtime.text.validate import counts
+from headrace.tasks import Tasks, answering, select
+from headrace.utils.compiler_lock import in_turn
+
+Array = np.ndarray[Any, np.dtype[Any]]
+BATCHERS: dict[Layout, Any] = {Layout.PADDED: padded_batch, Layout.PACKED: packed_batch}
+NO_MORE: list[Request] = []  # comes after the last part
+AHEAD = 4  # steps that the target is given before the first is read back
+NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
+
+
+def runnable(program: Program, wish: Task | None) -> Task | None:
+    """The task that is wished for; where this version cannot run it, the first that it can, if any."""
+    tasks = [Task(name) for name in Tasks(program.tasks) if Task(name) not in NOT_YET]
+    return wish if wish in tasks else next(iter(tasks), None)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What runs one output of the program: the program of that output, its executable, its state."""
+
+    program: Program
+    executable: Executable
+    state: ModelState
+
+    @cached_property
+    def batcher(self) -> Any:
+        """What plans the program's steps, makes their inputs and reads their outputs."""
+        return array_batch if self.program.arrays else BATCHERS[self.program.layout]
+
+    @cached_property
+    def per_token(self) -> bool:
+        """Whether an answer has a row a token."""
+        return self.program.outputs[0].kind in PER_TOKEN_OUTPUTS
+
+
+class Engine:
+    """One analysed program on one backend. Tasks that read the same output share a lane."""
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        token_budget: int | None = None,
+        lanes: Mapping[OutputKind, Lane] | None = None,
+        quantize: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+            token_budget: padded tokens in a step at most; None leaves it to the backend.
+            lanes: what was compiled before and read back.
+            quantize: the scheme of the linear layers, which the backend runs; None leaves them as they are.
+            force: keep what is quantised where its answers fail the gate.
+
+        Raises:
+            TargetError: no state of this version runs the program's route.
+        """
+        self.program, self.backend, self.token_budget = program, backend, token_budget
+        self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        self._quantize, self._force = quantize, force
+        self._noun = "arrays" if program.arrays else "texts"
+        self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
+        self._step_tokens: int | None = None  # what is left of the budget once memory ran out
+        state_for(program)
+
+    def lane(self, task: str, progress: bool | None = None) -> Lane:
+        """What answers a task, compiled on first use.
+
+        Raises:
+            TaskNotEnabledError: the task is not supported.
+            TargetError: this version has no runtime for it.
+            ArtifactError: the program was read back without it.
+        """
+        if isinstance(task, str) and (kind := self._kinds.get(task)) in self.lanes:
+            return self.lanes[kind]
+        chosen, _ = select(self.program, task)
+        assert chosen is not None
+        if chosen in NOT_YET:
+            others = [name for name in Tasks(self.program.tasks) if Task(name) not in NOT_YET]
+            raise TargetError(
+                f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}. "
+                + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
+            )
+        self._kinds[task] = kind = answering(self.program, chosen).kind
+        if kind not in self.lanes:
+            self._compile(chosen, kind, progress)
+        return self.lanes[kind]
+
+    def sizes(self, task: str, progress: bool | None = None) -> Sizes:
+        """Of the parts in which a task's texts are read best."""
+        packed = self.lane(task, progress).program.layout is Layout.PACKED
+        return PACKED if packed else padded(self.token_budget or self.backend.step_tokens)
+
+    def described(self) -> Program:
+        """The program, with the layout of what was compiled first."""
+        lane = next(iter(self.lanes.values()), None)
+        if lane is None:
+            return self.program
+        made = lane.program
+        return self.program.with_(layout=made.layout, layout_why=made.layout_why, quantized=made.quantized)
+
+    def plan(self) -> tuple[Any, ...]:
+        """What the target does with what was compiled first, and why: a `headrace.backends.gpu.plan.Choice` each."""
+        lane = next(iter(self.lanes.values()), None)
+        if lane is None or lane.program.exported is None or not isinstance(self.backend, Planner):
+            return ()
+        return self.backend.plan(lane.program)
+
+    @in_turn
+    def _compile(self, task: Task, kind: OutputKind, progress: bool | None) -> None:
+        if kind in self.lanes:
+            return  # by another thread, while this one waited
+        self._warn_of_pooling(kind)
+        with bar(f"Compiling {task} for {self.backend.name}", shown=progress):
+            self.lanes[kind] = self._compiled(task)
+
+    def _compiled(self, task: Task) -> Lane:
+        if self.program.exported is None:
+            held = ", ".join(self.lanes) or "nothing"
+            raise ArtifactError(
+                f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
+                f"task={task.value!r} and save it again."
+            )
+        from headrace.lowering.pipeline import prepare
+
+        program = prepare(self.program, task, self.backend.layout)
+        if self._quantize is not None:
+            return self._quantized(program, task)
+        return Lane(program, self.backend.compile(program), state_for(program))
+
+    def _quantized(self, plain: Program, task: Task) -> Lane:
+        """The lane of the program in fewer bits, held against the definition of the one that is not.
+
+        Raises:
+            VerifyError: it answers otherwise, and nothing said to keep it so.
+        """
+        from headrace.backends.reference import Interpreted, Reference
+        from headrace.lowering.pipeline import quantize
+
+        requests, program = samples(plain), quantize(plain)
+        assert program.quantized is not None
+        definition = Lane(plain, Interpreted(plain), state_for(plain))
+        made = Lane(program, self.backend.compile(program), state_for(program))
+        wanted = _answers(definition, Reference(plain.layout), task, requests)
+        found = measured(program.quantized, _answers(made, self.backend, task, requests), wanted)
+        debug.say(debug.STAGES, words(found))
+        if not self._force:
+            require_quality(found, program)
+        return replace(made, program=program.with_(quantized=found))
+
+    def _warn_of_pooling(self, kind: OutputKind) -> None:
+        pooling = self.program.pooling
+        if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
+            warnings.warn(
+                f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.",
+                HeadraceWarning,
+                stacklevel=7,
+            )
+
+    def run(
+        self, task: str, requests: Sequence[Request], batch_size: int | None = None, progress: bool | None = None
+    ) -> list[Array]:
+        """`run_parts` for requests that are all there."""
+        return self.run_parts(task, [requests], len(requests), batch_size, progress)
+
+    def run_parts(
+        self,
+        task: str,
+        parts: Iterable[Sequence[Request]],
+        count: int,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        first: int = 0,
+    ) -> list[Array]:
+        """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
+
+        Args:
+            parts: none waits until the requests of the part before are answered.
+            count: the requests of all parts together.
+            first: the number of the first in messages.
+
+        Raises:
+            NonFiniteError: an answer holds a NaN or an infinity.
+        """
+        results: list[Array] = [np.empty(0)] * count
+        for requests, rows in self.answered(task, parts, count, batch_size, progress, first):
+            if isinstance(rows, np.ndarray) and rows.ndim == 2:
+                kept = list(rows.copy())  # they share memory: one array each takes longer to make and to free
+            else:
+                kept = [row.copy() for row in rows]
+            for request, row in zip(requests, kept, strict=True):
+                results[request] = row
+        return results
+
+    def answered(
+        self,
+        task: str,
+        parts: Iterable[Sequence[Request]],
+        count: int,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        first: int = 0,
+    ) -> Iterator[tuple[Sequence[int], Rows]]:
+        """The answers to some requests at a time, by their places, while the target works on others.
+
+        Arguments and errors as of `run_parts`. What comes is good until the next is asked for.
+        """
+        if batch_size is not None and not counts(batch_size):
+            raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
+        lane = self.lane(task, progress)
+        asked = Asked([], [], batch_size, first)
+        reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
+        with reading, bar(f"{task}: {self._noun}", count, progress) as shown:
+            for step, output in self._read(self._begun(lane, parts, asked)):
+                yield step.requests, self._rows(lane, step, asked, output)
+                shown.advance(len(step.requests))
+
+    def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
+        """Each step's output on the host. The target works some steps ahead of what is read back."""
+        waiting: deque[tuple[Step, Any]] = deque()
+        for one in begun:
+            waiting.append(one)
+            if len(waiting) > AHEAD:
+                done, output = waiting.popleft()
+                yield done, np.asarray(output)
+        for done, output in waiting:
+            yield done, np.asarray(output)
+
+    def _begun(self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked) -> Iterator[tuple[Step, Any]]:
+        """Every step, given to the target, and what its output is read from.
+
+        Where more requests are to come, those of a step with room left wait for them.
+        """
+        held = list[int]()
+        for part in chain(parts, (NO_MORE,)):
+            if not (left := [*held, *asked.take(part)]):
+                continue
+            steps, held, begun = self._plan(lane, left, asked), [], 0
+            while (step := next(steps, None)) is not None:
+                if step.open and begun and part is not NO_MORE:
+                    held = list(step.requests)
+                    break
+                begun += 1
+                try:
+                    inputs = self.backend.feed(lane.batcher.assemble(step, asked.requests, lane.program))
+                    output = self.backend.fetch(lane.state.step(lane.executable, inputs))
+                except OutOfMemoryError as error:
+                    self._halve(step, asked, error)
+                    left = [request for one in (step, *steps) for request in one.requests]
+                    steps = self._plan(lane, left, asked)
+                else:
+                    asked.drop(step.requests)
+                    yield step, output
+
+    def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
+        """Steps of the requests that are left, by their place in the caller's list."""
+        steps = lane.batcher.plan(
+            [asked.lengths[request] for request in left],
+            lane.program,
+            step_tokens=self._step_tokens or self.backend.step_tokens,
+            batch_size=asked.batch_size,
+            token_budget=None if self._step_tokens else self.token_budget,
+        )
+        return (Step(tuple(left[place] for place in step.requests), step.length, step.open) for step in steps)
+
+    def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
+        """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
+        budget = self.token_budget or self.backend.step_tokens
+        if len(step.requests) == 1:
+            request = step.requests[0]
+            raise OutOfMemoryError(
+                f"Request {asked.first + request}, of {asked.lengths[request]} tokens, needs more memory than is free "
+                f"though it ran alone: {error}. Shorten or split it, or free memory of the device."
+            ) from error
+        if self._step_tokens is not None:
+            raise OutOfMemoryError(
+                f"A step of {self._step_tokens} tokens, half of what was planned, needs more memory than is free: "
+                f"{error}. Compile with a smaller token_budget, or free memory of the device."
+            ) from error
+        self._step_tokens = max(1, budget // 2)
+        warnings.warn(
+            f"A step of {budget} tokens needs more memory than is free ({error}); this model goes on with "
+            f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so.",
+            HeadraceWarning,
+            stacklevel=6,
+        )
+
+    def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array) -> Rows:
+        rows: Rows = lane.batcher.rows(step, asked.lengths, output, lane.per_token)
+        if not np.isfinite(output).all():  # it may be padding's alone
+            for request, row in zip(step.requests, rows, strict=True):
+                require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
+        return rows
+
+
+def _answers(lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
+    engine = Engine(lane.program, backend, lanes={lane.program.outputs[0].kind: lane})
+    return engine.run(task, requests, progress=False)

@@ -1,0 +1,1 @@
+"""Model states: what lives between the calls of one compiled program."""

@@ -1,0 +1,126 @@
+"""Model states: what lives between the calls of one compiled program, one class a route of contract B."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.backends.interface import Executable
+from headrace.errors import ArtifactError, InputError, TargetError
+from headrace.ir import Program, State
+from headrace.lowering.decide import route
+
+
+class ModelState:
+    """Runs one batch at a time. Subclass it and register it to keep something of your own between calls."""
+
+    def __init__(self, program: Program) -> None:
+        """Begin with nothing kept."""
+        self.program = program
+
+    def step(self, executable: Executable, inputs: Mapping[str, Any]) -> Any:
+        """One batch in, the program's output out.
+
+        Args:
+            inputs: int64 [batch, sequence] each, by the program's input names, in the target's own form: tensors of
+                torch, or arrays of numpy where onnxruntime runs the program.
+        """
+        return executable(inputs)
+
+
+class EncoderOnlyState(ModelState):
+    """B3: bidirectional, so each sequence is whole in one unchunked pass and nothing outlives it."""
+
+
+class DecoderState(ModelState):
+    """B5: causal. A pooled answer needs each sequence once, in one pass; no cache outlives it."""
+
+
+class HybridState(ModelState):
+    """B4: recurrent state, beside a KV cache where there is attention.
+
+    A batch is whole in one pass: state and cache begin empty with each sequence and end with it.
+    """
+
+
+class EncoderDecoderState(ModelState):
+    """B2: an answer from the text alone runs the encoder, and the head's decoder, once; nothing outlives it."""
+
+
+STATES: dict[State, type[ModelState]] = {
+    State.ENCODER_DECODER: EncoderDecoderState,
+    State.ENCODER_ONLY: EncoderOnlyState,
+    State.DECODER: DecoderState,
+    State.HYBRID: HybridState,
+}
+_custom: dict[str, type[ModelState]] = {}
+
+
+def register_model_state(name: str, state: type[ModelState], when: Callable[[Program], bool]) -> None:
+    """Have programs of your choice run by a state of your own (contract B1).
+
+    Args:
+        name: how `explain` and saved artifacts call it; loading an artifact needs the same registration.
+        state: a subclass of `ModelState`.
+        when: reads a typed program and says whether the state is for it. Registered states are asked in order.
+
+    Raises:
+        InputError: one of them is something else.
+        ValueError: the name is taken by another state.
+    """
+    if not isinstance(name, str) or not name:
+        raise InputError(f"name is {reprlib.repr(name)}; the state's name is accepted, a str.")
+    if not isinstance(state, type) or not issubclass(state, ModelState):
+        raise InputError(f"state is {reprlib.repr(state)}; a subclass of headrace.ModelState is accepted.")
+    if not callable(when):
+        raise InputError(f"when is {reprlib.repr(when)}; a function of a Program that returns a bool is accepted.")
+    if _custom.get(name, state) is not state:
+        raise ValueError(f"A model state named {name!r} is registered already: {_custom[name].__qualname__}.")
+    _custom[name] = state
+    route.registered[name] = when
+
+
+def bring_state(state: type[ModelState]) -> str:
+    """Take in the state that an `nn.Module` brought as its `headrace_state`, under its own class's name."""
+    name = state.__qualname__
+    _custom[name] = state
+    return name
+
+
+def unregister_model_state(name: str) -> None:
+    """Forget a registered state; programs compiled with it keep it."""
+    _custom.pop(name, None)
+    route.registered.pop(name, None)
+
+
+def require_known_state(program: Program) -> None:
+    """Refuse an artifact whose custom state is not registered in this process (contract B6).
+
+    Raises:
+        ArtifactError: it is not.
+    """
+    assert program.route is not None
+    if program.route.state is State.CUSTOM and program.route.custom not in _custom:
+        raise ArtifactError(
+            f"The model runs with the custom state {program.route.custom!r}, which is not registered here. Call "
+            f"headrace.register_model_state({program.route.custom!r}, ...) before loading it."
+        )
+
+
+def state_for(program: Program) -> ModelState:
+    """The state that the program's route names.
+
+    Raises:
+        TargetError: no state of this version runs that route.
+    """
+    assert program.route is not None, "routed programs only"
+    if program.route.state is State.CUSTOM:
+        require_known_state(program)
+        return _custom[program.route.custom or ""](program)
+    if program.route.state not in STATES:
+        raise TargetError(
+            f"The model is routed to {program.route.name} ({program.route.rule}: {program.route.reason}), which this "
+            f"version cannot run yet. It runs {', '.join(STATES)} and registered states."
+        )
+    return STATES[program.route.state](program)

@@ -1,0 +1,1 @@
+"""Raw outputs to the answers of each task."""

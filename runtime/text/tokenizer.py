@@ -1,0 +1,276 @@
+"""Texts to token ids: which requests are accepted, how long they may be, and how a longer one is truncated.
+
+Nothing here imports transformers: a tokenizer is any object that is called as those of transformers are.
+"""
+
+from __future__ import annotations
+
+import copy
+import reprlib
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tokenizers import normalizers
+
+from headrace.errors import HeadraceWarning, InputError, InputTooLongError
+from headrace.ir import Program
+from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.ids import TYPES, read_ids, require_marker
+from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
+from headrace.runtime.text.prompts import find_prompt, require_unicode
+from headrace.runtime.text.reader import Reader
+from headrace.runtime.text.truncation import Piece, about, clip, first_size, grown
+from headrace.runtime.text.validate import many, require_choice
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts are read.
+
+    Attributes:
+        cuts: whether longer ones are truncated.
+        pairs: whether they are pairs.
+        before: the prompt that goes before each.
+        offsets: whether to say where the tokens stand.
+    """
+
+    cuts: bool
+    pairs: bool
+    before: str
+    offsets: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the texts that are read.
+
+    Attributes:
+        first: the number of the first in messages.
+        requests: each text, or the two of each pair.
+        pieces: what the tokenizer reads of each.
+    """
+
+    first: int
+    requests: list[tuple[str, ...]]
+    pieces: list[Piece]
+
+
+class Texts:
+    """A model's tokenizer under the model's rules; built once a model, used from any thread."""
+
+    noun = "texts"
+
+    def __init__(
+        self, tokenizer: Any, program: Program, max_length: int | None = None, token_budget: int | None = None
+    ) -> None:
+        """Work out the bound.
+
+        Args:
+            tokenizer: a transformers tokenizer, None for a model that is called on token ids alone.
+            max_length: the user's own limit in tokens.
+            token_budget: the tokens that one run of the model may hold.
+
+        Raises:
+            InputError: a limit below one or above what the model can read, or no tokenizer of transformers.
+        """
+        if tokenizer is not None and not hasattr(tokenizer, "is_fast"):
+            raise InputError(f"tokenizer is {reprlib.repr(tokenizer)}; a tokenizer of transformers is accepted.")
+        self._program = program
+        self._tokenizer = tokenizer
+        self._bound = find_bound(tokenizer, program, max_length, token_budget)
+        self._lower = program.text.lower_case and tokenizer is not None
+        if self._lower and tokenizer.is_fast:
+            self._tokenizer, self._lower = _lower_casing(tokenizer), False
+        typed = TYPES in program.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
+        self._reader = Reader(self._tokenizer, typed)
+
+    def drawn(self, texts: Any) -> Iterator[Any]:
+        """One text or pair, or many, one after the other. What each is is checked where it is tokenised.
+
+        Raises:
+            InputError: a mapping or a set, whose texts have no place that an answer could take.
+        """
+        one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
+        return iter([texts] if one_pair or not many(texts, "The texts") else texts)
+
+    def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
+        """The requests of a call on token ids; see `read_ids`."""
+        return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
+
+    def encode(self, texts: Iterable[Any], **options: Any) -> list[Encoded]:
+        """Every part that `ahead` gives, when all are there."""
+        assert not isinstance(texts, str), "a list of texts"
+        return [one for part in self.ahead(list(texts), **options) for one in part]
+
+    def ahead(
+        self,
+        texts: Sequence[Any],
+        *,
+        truncate: bool | None,
+        pairs: bool = False,
+        prompt: str | None = None,
+        offsets: bool = False,
+        first: int = 0,
+        sizes: Sizes = PACKED,
+    ) -> Iterator[list[Encoded]]:
+        """Token ids of each text, or of each pair of texts, in parts: the next are read while one is used.
+
+        Args:
+            texts: str, or pairs of str where `pairs` is set. White space stays as it is.
+            truncate: whether to cut longer texts to the bound; None does where the model's folder says so, and warns.
+            prompt: a prompt's name in the folder, or its text; None takes the folder's default, "" none. It goes
+                before the text, or before the first text of a pair.
+            offsets: whether to say where the tokens stand in the text.
+            first: the number of the first text in messages.
+            sizes: of the parts.
+
+        Raises:
+            InputError: something that is no text, a text without tokens, or a tokenizer that cannot do this.
+            InputTooLongError: a text longer than the bound that is not to be truncated.
+        """
+        assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
+        _require(self._tokenizer, offsets)
+        require_choice("truncate", truncate)
+        cuts = self._program.text.truncates if truncate is None else bool(truncate)
+        reading = Reading(cuts, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
+        most = None if self._bound.length is None else first_size(self._bound.length)
+
+        # What truncates in one go says how much it took away; of pairs, few have to be truncated.
+        at_once = self._bound.length if cuts and self._tokenizer.is_fast and not pairs else None
+        places = in_parts((about(text, most) for text in texts), sizes)
+        parts = (self._part(texts[place.start : place.stop], reading, first + place.start) for place in places)
+        cut = list[int]()
+        for part, answer in made_ahead(parts, lambda part: self._reader.ask(part.pieces, offsets, at_once)):
+            encoded = self._finished(part, answer(), reading, at_once)
+            cut += [number for number, one in enumerate(encoded, part.first) if one.lost]
+            yield encoded
+        if truncate is None and cut:
+            self._warn_of_cuts(cut, len(texts))
+
+    def _part(self, texts: Sequence[Any], reading: Reading, first: int) -> Part:
+        requests = [self._request(text, reading, number) for number, text in enumerate(texts, first)]
+        longest, side = self._bound.length, self._tokenizer.truncation_side
+        if longest is None:
+            return Part(first, requests, [Piece(parts) for parts in requests])
+        return Part(first, requests, [clip(parts, first_size(longest), side) for parts in requests])
+
+    def _finished(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> list[Encoded]:
+        """The requests of a part, of what its pieces were read as: each whole or truncated, and checked."""
+        bound, offsets = self._bound.length, reading.offsets
+        self._lengthen(part, encoded, offsets, at_once)
+        over = [i for i, one in enumerate(encoded) if bound is not None and len(one.ids) > bound]
+        if over and not reading.cuts:
+            raise self._too_long(over, part, encoded)
+        for i, one in zip(over, self._reader.read([part.pieces[i] for i in over], offsets, bound), strict=True):
+            encoded[i] = one if one.lost else replace(one, lost=len(encoded[i].ids) - len(one.ids))
+        if not self._surely_fit(encoded):
+            for number, one in enumerate(encoded, part.first):
+                self._check(one, number)
+        return encoded
+
+    def _request(self, text: Any, reading: Reading, number: int) -> tuple[str, ...]:
+        parts = tuple(text) if reading.pairs and isinstance(text, list | tuple) else (text,)
+        for part in parts:
+            if not isinstance(part, str) or len(parts) != 1 + reading.pairs:
+                wanted = "a pair of two str" if reading.pairs else "a str"
+                raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
+            if not part.isascii():
+                require_unicode(part, f"Text {number}")
+        if reading.before:
+            parts = (reading.before + parts[0], *parts[1:])
+        return tuple(part.lower() for part in parts) if self._lower else parts
+
+    def _lengthen(self, part: Part, encoded: list[Encoded], offsets: bool, at_once: int | None) -> None:
+        """Read more of each text whose piece does not surely have more tokens than the bound."""
+        pieces, longest = part.pieces, self._bound.length
+        sizes = {i: first_size(longest or 0) for i, piece in enumerate(pieces) if piece.spare is not None}
+        others = self._others(part, list(sizes))
+
+        def needed(i: int) -> int:
+            return 0 if (spare := pieces[i].spare) is None else (longest or 0) + spare + 2 * others.get(i, 0)
+
+        while short := [i for i in sizes if encoded[i].whole < needed(i)]:
+            for i in short:
+                sizes[i] = grown(sizes[i], encoded[i].whole, needed(i))
+                pieces[i] = clip(part.requests[i], sizes[i], self._tokenizer.truncation_side)
+            for i, again in zip(short, self._reader.read([pieces[i] for i in short], offsets, at_once), strict=True):
+                encoded[i] = again
+
+    def _others(self, part: Part, clipped: list[int]) -> dict[int, int]:
+        """For each pair with a clipped text, the tokens of its other text.
+
+        How a pair is truncated depends on which text has more tokens: the clipped one must go on having more.
+        """
+        pairs = [i for i in clipped if len(part.pieces[i].parts) > 1]
+        # Of two texts of one length, the first is clipped.
+        encoded = self._reader.read([Piece((min(reversed(part.requests[i]), key=len),)) for i in pairs])
+        return {i: len(one.ids) for i, one in zip(pairs, encoded, strict=True)}
+
+    def _too_long(self, over: list[int], part: Part, encoded: list[Encoded]) -> InputTooLongError:
+        count, spare = len(encoded[over[0]].ids), part.pieces[over[0]].spare
+        has = count if spare is None else f"more than {count - spare}"
+        others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
+        return InputTooLongError(
+            f"Text {part.first + over[0]} has {has} tokens; at most {self._bound.length} are accepted "
+            f"({self._bound.why}){others}. Shorten or split it, or pass truncate=True."
+        )
+
+    def _warn_of_cuts(self, cut: list[int], total: int) -> None:
+        warnings.warn(
+            f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
+            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them.",
+            HeadraceWarning,
+            stacklevel=6,
+        )
+
+    def _surely_fit(self, encoded: list[Encoded]) -> bool:
+        """Whether no text can be refused by `_check`, seen all at once."""
+        lengths = [len(one.ids) for one in encoded]
+        if not lengths or min(lengths) == 0 or self._program.marker is not None:
+            return False
+        fit = self._bound.length is None or max(lengths) <= self._bound.length
+        return fit and int(np.concatenate([one.ids for one in encoded]).max()) < self._program.vocabulary
+
+    def _check(self, one: Encoded, number: int) -> None:
+        longest, vocabulary = self._bound.length, self._program.vocabulary
+        if not one.ids.size:
+            raise InputError(
+                f"Text {number} has no tokens: the tokenizer makes none of it and adds no special tokens. Leave it out."
+            )
+        # The tokenizer's own tokens stay, whatever the bound.
+        if longest is not None and len(one.ids) > longest:
+            raise InputTooLongError(
+                f"At most {longest} tokens are accepted ({self._bound.why}), which leaves no room beside those that "
+                "the tokenizer adds. Raise that limit."
+            )
+        require_marker(self._program, one.ids, f"Text {number}")
+        if one.ids.max() >= vocabulary:
+            raise InputError(
+                f"Text {number} has token id {one.ids.max()}, but the model has {vocabulary} token embeddings. Pass "
+                "the tokenizer that belongs to the model, as tokenizer=."
+            )
+
+
+def _require(tokenizer: Any, offsets: bool) -> None:
+    if tokenizer is None:
+        raise InputError(
+            "The model has no tokenizer, so it takes no texts. Pass one as tokenizer=, or call the model on token ids."
+        )
+    if offsets and not tokenizer.is_fast:
+        raise InputError(
+            f"The tokenizer {tokenizer.name_or_path or reprlib.repr(tokenizer)} runs in Python and cannot say where "
+            "its tokens stand in the text. Pass a fast one (with a tokenizer.json) as tokenizer=."
+        )
+
+
+def _lower_casing(tokenizer: Any) -> Any:
+    """A copy that lower-cases first: after special tokens are found, and with offsets in the text as it was."""
+    made = copy.deepcopy(tokenizer)
+    backend = made.backend_tokenizer
+    rest = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+    return made

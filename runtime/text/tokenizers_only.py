@@ -1,0 +1,138 @@
+"""A tokenizer.json run by the tokenizers library alone, and called as tokenizers of transformers are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from headrace.errors import ArtifactError
+from headrace.runtime.text.tokenizer_equivalence import alike
+
+FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """What a tokenizer's file does not say of its use, or says in ways that only transformers reads."""
+
+    model_input_names: tuple[str, ...]
+    model_max_length: int
+    truncation_side: str
+    unk_token: str | None
+    mask_token: str | None
+
+
+class Found(dict[str, list[Any]]):
+    """What a call answers: lists by name, a row a text."""
+
+    def __init__(self, encodings: Sequence[Any], **lists: list[Any]) -> None:
+        """Keep the encodings for what is asked later."""
+        super().__init__(lists)
+        self._encodings = encodings
+
+    def sequence_ids(self, row: int) -> list[int | None]:
+        """For each token the text of a pair that it belongs to, None for the tokenizer's own."""
+        found: list[int | None] = self._encodings[row].sequence_ids
+        return found
+
+
+class PlainTokenizer:
+    """Answers as the transformers tokenizer that wrote the file does; that was checked when it was written."""
+
+    is_fast = True
+    split_special_tokens = False  # the file cannot say otherwise
+
+    def __init__(self, folder: Path, facts: TokenizerFacts) -> None:
+        """Read the file.
+
+        Raises:
+            ArtifactError: it cannot be read.
+        """
+        self.folder, self.facts = folder, facts
+        self.name_or_path = folder.name
+        try:
+            self.backend_tokenizer = Tokenizer.from_file(str(folder / FILE))
+        except Exception as error:  # the library raises bare exceptions
+            raise ArtifactError(f"{folder / FILE} cannot be read: {error}") from error
+        self.model_input_names = list(facts.model_input_names)
+        self.model_max_length, self.truncation_side = facts.model_max_length, facts.truncation_side
+        self.mask_token = facts.mask_token
+        self.unk_token_id, self.mask_token_id = self._id(facts.unk_token), self._id(facts.mask_token)
+
+    def _id(self, token: str | None) -> int | None:
+        return None if token is None else self.backend_tokenizer.token_to_id(token)
+
+    def __call__(
+        self, texts: list[str], pairs: list[str] | None = None, **_options: Any
+    ) -> Found:  # fmt: skip
+        """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
+        given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
+        # Files bring settings of their own, and whoever asks the library directly leaves some behind.
+        self.backend_tokenizer.no_padding()
+        self.backend_tokenizer.no_truncation()
+        encodings = self.backend_tokenizer.encode_batch(given)
+        return Found(
+            encodings,
+            input_ids=[one.ids for one in encodings],
+            token_type_ids=[one.type_ids for one in encodings],
+            special_tokens_mask=[one.special_tokens_mask for one in encodings],
+            offset_mapping=[one.offsets for one in encodings],
+        )
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        return [str(self.backend_tokenizer.id_to_token(int(i))) for i in ids]
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """Tokens as text."""
+        decoder = self.backend_tokenizer.decoder
+        text: str = decoder.decode(tokens) if decoder is not None else " ".join(tokens)
+        return text
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Token ids as text."""
+        text: str = self.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Copy the file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.folder / FILE, folder / FILE)
+
+
+def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
+    """The facts with which the file that a tokenizer wrote to a folder stands for it; None where it does not.
+
+    Both are run on texts that show differences, alone and in pairs.
+    """
+    if not (folder / FILE).is_file() or not getattr(tokenizer, "is_fast", False) or tokenizer.split_special_tokens:
+        return None
+    facts = TokenizerFacts(
+        model_input_names=tuple(tokenizer.model_input_names),
+        model_max_length=int(tokenizer.model_max_length),
+        truncation_side=tokenizer.truncation_side,
+        unk_token=tokenizer.unk_token,
+        mask_token=tokenizer.mask_token,
+    )
+    plain = PlainTokenizer(folder, facts)
+    same = alike(partial(_answers, tokenizer), partial(_answers, plain))
+    return facts if same and plain.unk_token_id == tokenizer.unk_token_id else None
+
+
+def _answers(tokenizer: Any, columns: list[list[str]]) -> list[Any]:
+    found = tokenizer(
+        *columns, padding=False, truncation=False, return_token_type_ids=True, return_offsets_mapping=True,
+        return_special_tokens_mask=True, verbose=False,
+    )  # fmt: skip
+    rows = range(len(columns[0]))
+    named = [found[name] for name in ("input_ids", "token_type_ids", "special_tokens_mask")]
+    tokens = [tokenizer.convert_ids_to_tokens(found["input_ids"][row]) for row in rows]
+    offsets = [[tuple(pair) for pair in found["offset_mapping"][row]] for row in rows]
+    joined = [tokenizer.convert_tokens_to_string(one) for one in tokens]
+    return [named, tokens, offsets, joined, [found.sequence_ids(row) for row in rows]]

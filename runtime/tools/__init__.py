@@ -1,0 +1,1 @@
+"""What stands around the engine for people: the command line, explain, parity. Nothing imports it."""

@@ -1,0 +1,5 @@
+"""The command `headrace`."""
+
+from headrace.runtime.tools.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,268 @@
+"""The command `headrace`. Nothing here imports torch before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace import __version__
+from headrace.errors import HeadraceWarning, InputError
+from headrace.runtime.tools.cli import console, files, lines
+from headrace.runtime.tools.cli.commands import parity, saved
+from headrace.runtime.tools.cli.opening import Opening, serve, several
+from headrace.runtime.tools.cli.options import (
+    BatchSize,
+    Dtype,
+    Input,
+    Json,
+    MaxLength,
+    Model,
+    Plain,
+    Pooling,
+    Prefill,
+    Revision,
+    Target,
+    Task,
+    Texts,
+    Tokenizer,
+    Truncate,
+    Trust,
+)
+
+app = typer.Typer(
+    name="headrace",
+    help="Hand it a Hugging Face model: it says what the model's attention does, and serves what it can.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0, 2 after one line on a user's mistake, 130 when interrupted."""
+    command = typer.main.get_command(app)
+    sys.exit(console.run(lambda: command.main(arguments, prog_name="headrace", standalone_mode=False)))
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Options of the program itself."""
+    if version:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def explain(
+    model: Model,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the attention map here.")] = None,
+    as_json: Json = False,
+    task: Task = None,
+    target: Annotated[
+        str | None, typer.Option(help="Also what this target would do, and why: rocm:gfx942, cuda:sm90, cpu ...")
+    ] = None,
+    dtype: Dtype = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """What the model's attention does, how it is routed, and what it can do and why."""
+    opening = Opening(
+        model, target=target or "auto", dtype=dtype, prefill=prefill, pooling=several(pooling), tokenizer=tokenizer,
+        revision=revision, trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    files.require_writable(html)
+    lowered = opening.lower() if target else None
+    program, made = (lowered.program, target) if lowered else opening.decided()
+    from headrace.ir.serialize import encode
+    from headrace.runtime.tools.inspect.report import explain as explained
+
+    chosen = _chosen(program, task)
+    decided = {"target": made, "task": chosen, "plan": lowered.plan(task) if lowered else ()}
+    if html is not None:
+        files.write(html, explained(program, "html", **decided))
+        console.note(f"wrote {html}")
+    if as_json:
+        print(json.dumps(encode(program), indent=1))
+    elif html is None:
+        print(explained(program, **decided), end="")
+
+
+@app.command()
+def tasks(
+    model: Model,
+    as_json: Json = False,
+    task: Task = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """The tasks that the model offers, each supported or refused, with the reason."""
+    opening = Opening(
+        model, prefill=prefill, pooling=several(pooling), revision=revision, trust_remote_code=trust_remote_code
+    )
+    program, _ = opening.decided()
+    from headrace.ir.serialize import encode
+    from headrace.runtime.tools.inspect.report import task_table
+
+    chosen = _chosen(program, task)
+    if as_json:
+        print(json.dumps({"default": chosen, "tasks": encode(program.tasks)}, indent=1))
+    else:
+        print("\n".join(line[2:] for line in task_table(program, chosen)))
+
+
+@app.command()
+def probe(model: Model, revision: Revision = None, trust_remote_code: Trust = False) -> None:
+    """What every attention is declared to see beside what it was seen to see. Exits 1 where they disagree."""
+    traced = Opening(model, revision=revision, trust_remote_code=trust_remote_code).trace()
+    from headrace.runtime.tools.cli.commands.probe_report import report
+
+    found = report(traced.program, traced.behaviour)
+    print(found.text, end="")
+    if not found.agrees:
+        raise typer.Exit(1)
+
+
+@app.command()
+def embed(  # noqa: PLR0913 - a command's options are its arguments
+    model: Model,
+    texts: Texts = None,
+    *,
+    input_: Input = None,
+    plain: Plain = False,
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    truncate: Truncate = None,
+    batch_size: BatchSize = None,
+    normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="To unit length.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Keep the first so many.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt's name in the folder, or its text.")] = None,
+    pooling: Pooling = None,
+    prefill: Prefill = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """One vector a text: {"embedding": [...]}."""
+    opening = Opening(
+        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
+    )
+
+    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+        found = compiled.embed(chunk, normalize, dimensions, prompt, truncate=truncate, batch_size=batch_size)
+        return lines.vectors(found)
+
+    serve(opening, "embed", _single(lines.requests(texts or [], input_, plain)), answer)
+
+
+@app.command()
+def classify(  # noqa: PLR0913
+    model: Model,
+    texts: Texts = None,
+    *,
+    input_: Input = None,
+    plain: Plain = False,
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    truncate: Truncate = None,
+    batch_size: BatchSize = None,
+    prefill: Prefill = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """The best label of each text or pair: {"label": ..., "score": ..., "scores": {...}}."""
+    opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
+
+    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+        return map(lines.record, compiled.classify(chunk, truncate=truncate, batch_size=batch_size))
+
+    serve(opening, "classify", lines.requests(texts or [], input_, plain), answer)
+
+
+@app.command()
+def token_classify(  # noqa: PLR0913
+    model: Model,
+    texts: Texts = None,
+    *,
+    input_: Input = None,
+    plain: Plain = False,
+    aggregation: Annotated[str, typer.Option(help="none, simple, first, average or max.")] = "none",
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    truncate: Truncate = None,
+    batch_size: BatchSize = None,
+    prefill: Prefill = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """The labelled tokens or spans of each text: {"entities": [{"label": ..., "start": ..., ...}]}."""
+    opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
+
+    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+        found = compiled.token_classify(chunk, aggregation, truncate=truncate, batch_size=batch_size)
+        return ({"entities": [lines.record(entity) for entity in entities]} for entities in found)
+
+    serve(opening, "token_classify", _single(lines.requests(texts or [], input_, plain)), answer)
+
+
+app.command(name="compile")(saved.compile_)
+app.command()(saved.export)
+app.command()(saved.inspect)
+app.command()(saved.verify)
+app.add_typer(parity.app)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What is installed, which devices there are, what is missing, and the line that mends it."""
+    from headrace.runtime.tools.cli.commands.doctor import examine, report, works
+
+    findings = examine()
+    print(json.dumps([finding.as_dict() for finding in findings], indent=1) if as_json else report(findings))
+    if not works(findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Where the page goes.")] = Path("headrace-demo.html"),
+    target: Target = "auto",
+) -> None:
+    """Headrace on real models: similarities, names in a sentence, the page, a refusal and its cure."""
+    from headrace.runtime.tools.cli.commands.demo import run
+
+    for line in run(out, target):
+        print(line, flush=True)
+
+
+def _chosen(program: Any, wish: str | None) -> Any:
+    """The task that compiling would take, with the warning that compiling would give."""
+    from headrace.tasks import select
+
+    task, warning = select(program, wish)
+    if warning:
+        warnings.warn(warning, HeadraceWarning, stacklevel=2)
+    return task
+
+
+def _single(requests: Iterable[lines.Request]) -> Iterable[lines.Request]:
+    for number, request in enumerate(requests, 1):
+        if not isinstance(request, str):
+            raise InputError(f'Request {number} is a pair of texts; this command takes single ones, without "pair".')
+        yield request

@@ -1,0 +1,148 @@
+"""What the commands read and write: texts from arguments or lines, answers as JSON lines, in order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace.runtime.tools.inspect.tables import printable
+
+Request = str | tuple[str, str]
+# Lines that are read ahead: enough for like lengths to meet in a batch, few enough to hold in memory.
+CHUNK = 1024
+NAMES = {dict: "object", list: "list", bool: "boolean", int: "number", float: "number"}
+VERBATIM = "--plain takes every line as it is"
+
+
+def requests(texts: list[str], file: Path | None, plain: bool) -> Iterator[Request]:
+    """The texts given as arguments, else those of a file's lines, else those of standard input.
+
+    Args:
+        plain: whether a line is a text even where it is JSON.
+
+    Raises:
+        InputError: nothing is given, the file cannot be read, or a line holds no text.
+    """
+    if texts and file:
+        raise InputError("Texts stand in the command line and in --input; give one of them.")
+    if texts:
+        yield from texts
+    elif file:
+        try:
+            with file.open("rb") as stream:
+                yield from _lines(stream, str(file), plain)
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}.") from error
+    elif sys.stdin.isatty():
+        raise InputError("Nothing to read: give texts after the model, lines on standard input, or --input FILE.")
+    else:
+        yield from _lines(sys.stdin.buffer, "standard input", plain)
+
+
+def _lines(stream: IO[bytes], name: str, plain: bool) -> Iterator[Request]:
+    for number, raw in enumerate(stream, 1):
+        where = f"Line {number} of {name}"
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where} is not UTF-8 (byte {error.start + 1}). Convert it to UTF-8.") from error
+        yield line if plain else parse(line, where)
+
+
+def parse(line: str, where: str) -> Request:
+    """The text or pair of a line: a JSON string, an object with "text" and perhaps "pair", or the line itself.
+
+    Raises:
+        InputError: JSON of another form, or an object that breaks off.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        if line.lstrip().startswith('{"'):
+            raise InputError(f"{where} begins as a JSON object and is none ({error}). {VERBATIM}.") from error
+        return line
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{where} is a JSON {_kind(value)}, {_short(line)}, and no text. Put it in quotes; or {VERBATIM}."
+        )
+    return _from_object(value, where)
+
+
+def _from_object(value: dict[str, Any], where: str) -> Request:
+    if "text" not in value:
+        keys = ", ".join(sorted(value)) or "none"
+        raise InputError(f'{where} is a JSON object without "text"; its keys are: {_short(keys)}.')
+    parts = [value["text"]] + ([value["pair"]] if value.get("pair") is not None else [])
+    for name, part in zip(("text", "pair"), parts, strict=False):
+        if not isinstance(part, str):
+            raise InputError(f'{where}: "{name}" is a JSON {_kind(part)}, {_short(json.dumps(part))}, and no string.')
+    return parts[0] if len(parts) == 1 else (parts[0], parts[1])
+
+
+def _kind(value: Any) -> str:
+    return next((name for kind, name in NAMES.items() if isinstance(value, kind)), "null")
+
+
+def _short(text: str) -> str:
+    return printable(text if len(text) <= 40 else text[:37] + "...")
+
+
+def read_arrays(paths: list[Request]) -> list[np.ndarray[Any, Any]]:
+    """The array in each .npy file, for a model that reads arrays.
+
+    Raises:
+        InputError: a request that is no such file.
+    """
+    found = []
+    for path in paths:
+        try:
+            found.append(np.load(str(path), allow_pickle=False))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{_short(str(path))} cannot be read as a .npy file ({error}). The model reads arrays: give the path "
+                "of one file a request, as numpy.save writes it; Headrace decodes no images and no sound."
+            ) from error
+    return found
+
+
+def chunks(source: Iterable[Request]) -> Iterator[list[Request]]:
+    """The requests in lists of `CHUNK`, as they are drawn."""
+    iterator = iter(source)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def write(answers: Iterable[dict[str, Any]]) -> None:
+    """One JSON object a line on standard output, at once."""
+    for answer in answers:
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def vectors(rows: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+    """Embeddings as answers."""
+    return [{"embedding": [shortest(value) for value in row]} for row in rows]
+
+
+def record(answer: Any) -> dict[str, Any]:
+    """A classification or an entity as an answer, its scores without digits that float32 does not have."""
+    found = asdict(answer)
+    found["score"] = shortest(found["score"])
+    if "scores" in found:
+        found["scores"] = {label: shortest(score) for label, score in found["scores"].items()}
+    return found
+
+
+def shortest(value: float) -> float:
+    """The float32 value with the fewest digits that still give it."""
+    return float(str(np.float32(value)))

@@ -1,0 +1,136 @@
+"""The model that a command runs: how it is opened, and how a stream of texts goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, InputError
+from headrace.runtime.tools.cli import console
+from headrace.runtime.tools.cli.lines import Request, chunks, read_arrays, write
+
+if TYPE_CHECKING:
+    from headrace.ir import Program
+    from headrace.runtime.api import Lowered, Traced
+    from headrace.runtime.model import CompiledModel
+
+MANIFEST = "headrace.json"
+Answer = Callable[["CompiledModel", list[Any]], Iterable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A model's name and the options that loading it takes; None leaves the choice to Headrace."""
+
+    model: str
+    target: str = "auto"
+    dtype: str | None = None
+    max_length: int | None = None
+    prefill: str | None = None
+    pooling: tuple[str, ...] | None = None
+    tokenizer: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    quantize: str | None = None
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What every way of loading the model takes."""
+        return {
+            "dtype": self.dtype or "auto",
+            "prefill": self.prefill,
+            "tokenizer": self.tokenizer,
+            "pooling": self.pooling,
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+    def trace(self) -> Traced:
+        """The model traced, for commands that run nothing."""
+        import headrace
+
+        self._require_source()
+        return headrace.trace(self.model, **self._options)
+
+    def lower(self) -> Lowered:
+        """The model decided for the target, which need not be here where its architecture is named."""
+        import headrace
+
+        self._require_source()
+        return headrace.lower(self.model, target=self.target, **self._options)
+
+    def compile(self, task: str | None, force: bool = False) -> CompiledModel:
+        """The model compiled for a task, or read back where it was saved by `headrace compile`.
+
+        Args:
+            force: keep a quantised model whose answers fail the gate.
+
+        Raises:
+            InputError: an option that a saved model has decided already.
+        """
+        import headrace
+
+        if not self.is_saved:
+            return headrace.compile(
+                self.model, task=task, target=self.target, max_length=self.max_length, quantize=self.quantize,
+                force=force, **self._options,
+            )  # fmt: skip
+        self._require_unsettled()
+        return headrace.load(self.model, target=self.target)
+
+    def decided(self) -> tuple[Program, str | None]:
+        """The analysed program, and the target that a saved model is for; such a one is not loaded."""
+        if not self.is_saved:
+            return self.trace().analysed, None
+        from headrace.runtime.artifact.saved_model import decided
+
+        self._require_unsettled()
+        program, manifest = decided(Path(self.model).expanduser())
+        return program, str(manifest["target"])
+
+    def _require_source(self) -> None:
+        if self.is_saved:
+            raise InputError(
+                f"{self.model} is a saved model, without the original model and its graph, which this command needs. "
+                "Give the model that it was made of; headrace explain shows what was found out about it."
+            )
+
+    def _require_unsettled(self) -> None:
+        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision", "quantize")
+        if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
+            raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)}. Leave that out.")
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the model is a folder that `headrace compile` wrote."""
+        return (Path(self.model).expanduser() / MANIFEST).is_file()
+
+
+def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answer) -> None:
+    """Answer the requests in their order, a chunk at a time.
+
+    The first chunk is read before the model is loaded, so that a bad line costs no waiting; without any, nothing is.
+    The target and dtype are said once there are answers.
+    """
+    model, done = None, 0
+    for chunk in chunks(requests):
+        if model is None:
+            model = opening.compile(task)
+        try:
+            counting = model.counting_from(done)
+            answers = answer(counting, read_arrays(chunk) if model.program.arrays else chunk)
+        except HeadraceError as error:
+            if not done:
+                raise
+            raise HeadraceError(f"After {done} texts: {error}") from error
+        if not done:
+            console.note(f"target {model.target}, {model.dtype}")
+        write(answers)
+        done += len(chunk)
+
+
+def several(values: list[str] | None) -> tuple[str, ...] | None:
+    """A repeated option's values, None where it was not given."""
+    return tuple(values) if values else None

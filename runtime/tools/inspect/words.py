@@ -1,0 +1,250 @@
+"""A program's facts in words, one line each: what the text and the page of `explain` share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from headrace.ir import (
+    AttentionSpec,
+    AttentionType,
+    Head,
+    Layout,
+    Limits,
+    MaskKind,
+    PaddingRule,
+    Prefill,
+    Program,
+    RecurrentSpec,
+    Route,
+    State,
+    Task,
+    TaskDecision,
+)
+from headrace.ir.printer import inputs_text, labels_text, limits_text, pooling_text, positions_text
+from headrace.runtime.engine import quantization_gate
+from headrace.runtime.engine.engine import NOT_YET
+from headrace.runtime.state.model_state import STATES
+from headrace.tasks import Tasks
+
+# Contract B in order; the first that matches decides.
+RULES = {
+    "B1": "a state of your own is registered for it",
+    "B2": "some attention reads an encoder's output",
+    "B3": "some attention is ENCODER_ONLY",
+    "B4": "it carries recurrent state, or has no attention",
+    "B5": "every attention is DECODER",
+}
+MEANS = {
+    State.CUSTOM: "a state of your own runs each batch",
+    State.ENCODER_DECODER: "the encoder runs once, the decoder with a KV cache",
+    State.ENCODER_ONLY: "not causal: each text runs whole, in one pass, without a KV cache",
+    State.HYBRID: "recurrent state, beside a KV cache where there is attention",
+    State.DECODER: "causal: may keep a KV cache and read a text in chunks",
+}
+TYPES = {
+    AttentionType.DECODER: "A token sees itself and earlier ones of the same text.",
+    AttentionType.ENCODER_ONLY: "A token sees both earlier and later ones of the same text.",
+    AttentionType.ENCODER: "A token of the encoder's text sees both earlier and later ones.",
+    AttentionType.ENCODER_DECODER: "A token of the decoder sees what the encoder made of its text.",
+}
+DOES = {
+    Task.CLASSIFY: "classify texts",
+    Task.EMBED: "embed texts",
+    Task.FILL_MASK: "fill in masked tokens",
+    Task.GENERATE: "generate text",
+    Task.SCORE: "score pairs of texts",
+    Task.SPARSE_EMBED: "embed texts sparsely",
+    Task.TOKEN_CLASSIFY: "label tokens",
+    Task.TOKEN_EMBED: "embed single tokens",
+}
+
+
+def summary(program: Program) -> str:
+    """One sentence for somebody who has never seen the model."""
+    parts = [_kind(program), *_sight(program)]
+    if program.route and not runs_here(program.route):
+        parts.append(f"it needs the {program.route.name}, which this version cannot run yet")
+    elif program.route:
+        single = program.prefill is Prefill.SINGLE_PASS
+        parts += ["it runs in one pass" if single else "it may read a text in chunks", _abilities(program)]
+    return of_its_inputs(program, "; ".join(parts) + ".")
+
+
+def of_its_inputs(program: Program, said: str) -> str:
+    """A sentence about texts and tokens as one about what the program reads: arrays, of which it makes rows."""
+    if not program.arrays:
+        return said
+    for word, other in (("token", "row"), ("a text", "an array"), ("text", "array")):
+        said = said.replace(word, other)
+    return said
+
+
+def _kind(program: Program) -> str:
+    types, count = Counter(spec.type for spec in program.attention), len(program.attention)
+    if not count:
+        recurrent = f"A model of {len(program.recurrent)} recurrent operators"
+        return recurrent if program.recurrent else "A model without attention"
+    if len(types) == 1 and AttentionType.ENCODER_DECODER not in types:
+        kind = "causal decoder" if types[AttentionType.DECODER] else "bidirectional encoder"
+        beside = f" with {len(program.recurrent)} recurrent operators" if program.recurrent else ""
+        return f"{_article(count)} {count}-layer {kind}{beside}"
+    what = "An encoder-decoder of" if types[AttentionType.ENCODER_DECODER] else "A model of"
+    return f"{what} {listed([f'{n} {type_}' for type_, n in sorted(types.items())])} attentions"
+
+
+def direction(spec: RecurrentSpec) -> str:
+    """Which way a recurrence looks, in a word or two."""
+    return {True: "back only", False: "both ways", None: "not declared"}[spec.causal]
+
+
+def listed(words: list[str]) -> str:
+    """The words with commas and an "and"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _article(number: int) -> str:
+    return "An" if str(number).startswith("8") or number in (11, 18) else "A"
+
+
+def _sight(program: Program) -> list[str]:
+    masks = {spec.mask for spec in program.attention if spec.type is not AttentionType.ENCODER_DECODER}
+    if len(masks) != 1:
+        return []
+    causal = any(mask.causal for mask in masks)
+    whole = "a token sees itself and those before it" if causal else "every token sees every token"
+    narrow = [spec for spec in program.attention if spec.window.bounded]
+    if not narrow:
+        return [whole]
+    reaches = {window_words(spec) for spec in narrow}
+    reach = reaches.pop() if len(reaches) == 1 else "through a window"
+    return [f"{whole}, in {len(narrow)} of {len(program.attention)} layers {reach}"]
+
+
+def window_words(spec: AttentionSpec) -> str:
+    """How far a query sees."""
+    left, right = spec.window
+    if not spec.window.bounded:
+        return "without a window"
+    if spec.mask is MaskKind.CHUNKED:
+        return f"within blocks of {left + 1}"
+    if spec.mask is MaskKind.CAUSAL:
+        return f"no further than {left} back"
+    return f"no further than {left} either way" if left == right else f"from {left} back to {right} ahead"
+
+
+def runs_here(route: Route) -> bool:
+    """Whether this version has a state that runs the route."""
+    return route.state is State.CUSTOM or route.state in STATES
+
+
+def _abilities(program: Program) -> str:
+    does = [DOES[Task(name)] for name in Tasks(program.tasks) if not lacks(Task(name))]
+    if not does:
+        return "it serves no task as it stands"
+    return f"it can {listed(does)}"
+
+
+def lacks(task: Task) -> str:
+    """What this version still lacks to run a task that it supports; empty where it runs."""
+    return NOT_YET.get(task, "")
+
+
+def task_reason(decision: TaskDecision) -> str:
+    """Why a task is supported or not, and whether it runs yet."""
+    missing = lacks(decision.task)
+    return f"{decision.reason}; this version lacks {missing}" if decision.supported and missing else decision.reason
+
+
+def prefill_words(prefill: Prefill | None) -> str:
+    """The gate of rule C2."""
+    if prefill is None:
+        return "not decided yet"
+    if prefill is Prefill.SINGLE_PASS:
+        return f"{prefill}: every token of a text is there in one step, so token-level tasks are open"
+    return f'{prefill}: a text may come in parts; prefill="single_pass" opens token-level tasks'
+
+
+def extras(spec: AttentionSpec) -> str:
+    """What an attention has beside heads, mask and window."""
+    usual = abs(spec.scale * spec.qk_head_dim**0.5 - 1) < 1e-3
+    parts = [] if usual else [f"scale {spec.scale:.4g}"]
+    parts += [f"softcap {spec.softcap:g}"] * (spec.softcap > 0) + ["sinks"] * spec.sinks + ["latent"] * spec.latent
+    return ", ".join(parts + [f"bias {spec.bias}"] * (spec.bias != "none"))
+
+
+def head_dims(spec: AttentionSpec) -> str:
+    """One number, or two where keys and values differ."""
+    same = spec.qk_head_dim == spec.v_head_dim
+    return str(spec.qk_head_dim) if same else f"{spec.qk_head_dim}/{spec.v_head_dim}"
+
+
+def layers(specs: Sequence[AttentionSpec]) -> str:
+    """Their places in call order, as ranges."""
+    ranges: list[list[int]] = []
+    for spec in specs:
+        if ranges and ranges[-1][1] == spec.call_order - 1:
+            ranges[-1][1] = spec.call_order
+        else:
+            ranges.append([spec.call_order, spec.call_order])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def facts(program: Program, target: str | None, task: Task | None) -> list[tuple[str, str]]:
+    """Everything else that is known, by name."""
+    found = {
+        "default task": task or "none",
+        "reads": inputs_text(program) if program.arrays else "",
+        "head": _head(program),
+        "pooling": pooling_text(program.pooling) if program.pooling else "none",
+        **(_of_texts(program) if not program.arrays else {}),
+        "padding": of_its_inputs(program, _padding(program.padding)),
+        "layout": _layout(program),
+        "labels": labels_text(program.labels) if program.labels else "none",
+        "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.claims),
+        "not in the checkpoint": ", ".join(program.missing),
+        "vocabulary": f"{program.vocabulary:,} tokens" if program.vocabulary else "",
+        "parameters": f"{program.source.parameters:,}",
+        "dtype": program.dtype,
+        "quantised": quantization_gate.words(program.quantized) if program.quantized else "",
+        "target": target or "not chosen yet",
+        "traced with": ", ".join(" ".join(version) for version in program.source.versions),
+        "source": program.source.name,
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _of_texts(program: Program) -> dict[str, str]:
+    return {
+        "longest text": limits_text(program.limits),
+        "truncation": _truncation(program),
+        "prompts": ", ".join(name for name, _ in program.text.prompts),
+        "positions": positions_text(program.positions),
+    }
+
+
+def _head(program: Program) -> str:
+    if program.head is Head.NONE:
+        return "none: the model ends in hidden rows"
+    rows = f", reads the {program.head_rows} row" if program.head_rows else ""
+    return f"{program.head}{rows}"
+
+
+def _truncation(program: Program) -> str:
+    if program.text.truncates and program.text.max_length:
+        return str(limits_text(Limits(program.text.max_length, program.text.why)))
+    return "long texts are refused unless you ask to truncate" if not program.text.truncates else program.text.why
+
+
+def _layout(program: Program) -> str:
+    if program.layout is Layout.PACKED:
+        return "packed: sequences follow one another in a row, and no padding is computed"
+    return f"padded: {program.layout_why}" if program.layout_why else ""
+
+
+def _padding(rule: PaddingRule | None) -> str:
+    if rule is None:
+        return "not measured yet"
+    if rule is PaddingRule.EXACT:
+        return "exact: a padded batch answers as each text alone"
+    return "not exact: only texts of one length share a step"

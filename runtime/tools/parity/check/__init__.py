@@ -1,0 +1,1 @@
+"""What checking a bundle takes."""

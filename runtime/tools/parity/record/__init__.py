@@ -1,0 +1,1 @@
+"""What recording a bundle takes."""

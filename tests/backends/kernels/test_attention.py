@@ -1,0 +1,431 @@
+"""Attention over packed sequences: the operator's CPU definition, and the Triton kernel against float64.
+
+The kernel's test bodies run on a GPU, and on the CPU under Triton's interpreter, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headrace.backends.kernels import ops as _registered  # noqa: F401 - puts the kernel behind the operator
+from headrace.backends.kernels import tuning
+from headrace.backends.kernels.attention import tiles
+from headrace.ir import BiasKind as Bias
+from headrace.ir import MaskKind, Window
+from headrace.ops import attention
+from headrace.ops.packed import ATTENTION_VARLEN, attention_varlen, distance_bias
+
+ROOT = Path(__file__).parents[3]
+BOTH, CAUSAL = "bidirectional", "causal"
+RAGGED = (1, 150, 5, 64, 0, 33, 1, 257)
+SHORT = (1, 19, 0, 34, 1)
+FILLING = 3  # tokens of no sequence at the end: a bucket is rarely full
+
+
+class Case(NamedTuple):
+    """One attention to try."""
+
+    heads: int = 4
+    kv_heads: int = 4
+    dim: int = 64
+    v_dim: int = 64
+    kind: str = BOTH
+    window: Window = Window()
+    softcap: float = 0.0
+    sinks: bool = False
+    bias: Bias = Bias.NONE
+
+
+CASES = {
+    "bidirectional": Case(),
+    "causal": Case(kind=CAUSAL),
+    "window both sides": Case(window=Window(20, 7)),
+    "window left": Case(window=Window(40, -1)),
+    "window right": Case(window=Window(-1, 9)),
+    "window to itself": Case(window=Window(0, 0)),
+    "right 0 is causal": Case(window=Window(-1, 0)),
+    "causal window": Case(kind=CAUSAL, window=Window(30, -1)),
+    "chunked": Case(kind=MaskKind.CHUNKED, window=Window(29, 0)),
+    "grouped": Case(heads=4, kv_heads=2, dim=128, v_dim=128, kind=CAUSAL),
+    "one key head": Case(heads=4, kv_heads=1),
+    "three a group": Case(heads=6, kv_heads=2, dim=32, v_dim=32),
+    "16": Case(dim=16, v_dim=16),
+    "80": Case(dim=80, v_dim=80),
+    "96": Case(dim=96, v_dim=96, kind=CAUSAL),
+    "256": Case(heads=2, kv_heads=1, dim=256, v_dim=256),
+    "values narrower": Case(dim=96, v_dim=64, kind=CAUSAL),
+    "values wider": Case(dim=32, v_dim=80),
+    "soft cap": Case(softcap=3.0),
+    "sinks": Case(heads=4, kv_heads=2, kind=CAUSAL, window=Window(16, -1), sinks=True),
+    "alibi": Case(bias=Bias.ALIBI),
+    "alibi, causal": Case(kind=CAUSAL, bias=Bias.ALIBI),
+    "relative": Case(bias=Bias.RELATIVE),
+    "everything": Case(4, 2, 80, 48, CAUSAL, Window(50, -1), 5.0, True, Bias.RELATIVE),
+}
+
+
+class Inputs(NamedTuple):
+    """Tensors of a case; `q`, `k`, `v` are views of one fused projection where their head sizes agree."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    cu_seqlens: Tensor
+    sinks: Tensor | None
+    bias: Tensor | None
+
+
+def inputs(case: Case, lengths: tuple[int, ...], dtype: torch.dtype, device: str, filling: int = FILLING) -> Inputs:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    tokens = sum(lengths) + filling
+    widths = (case.heads * case.dim, case.kv_heads * case.dim, case.kv_heads * case.v_dim)
+    fused = (draw(tokens, sum(widths)) * 1.5).to(device, dtype)
+    q, k, v = fused.split(widths, 1)
+    q, k, v = q.unflatten(1, (-1, case.dim)), k.unflatten(1, (-1, case.dim)), v.unflatten(1, (-1, case.v_dim))
+    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+    sinks = draw(case.heads).to(device, dtype) if case.sinks else None
+    bias = {Bias.NONE: None, Bias.ALIBI: draw(case.heads).abs() / 8, Bias.RELATIVE: draw(case.heads, 41)}[case.bias]
+    return Inputs(q, k, v, cu_seqlens, sinks, None if bias is None else bias.to(device))
+
+
+def arguments(case: Case, given: Inputs) -> tuple[Any, ...]:
+    """What the operator is called with."""
+    return (*given, case.dim**-0.5, case.kind, list(case.window), case.softcap, str(case.bias), 64)
+
+
+def direct(case: Case, given: Inputs, dtype: torch.dtype) -> Tensor:
+    """Each sequence alone, everything in `dtype`."""
+    q, k, v = (x.to(dtype) for x in given[:3])
+    sinks, bias = (x if x is None else x.to(dtype) for x in given[4:])
+    out = torch.zeros(q.shape[0], case.heads, case.v_dim, dtype=dtype, device=q.device)
+    for begin, end in itertools.pairwise(given.cu_seqlens.tolist()):
+        if end == begin:
+            continue
+        qs, ks, vs = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))
+        added = None if bias is None else distance_bias(bias, case.bias, end - begin)
+        seen = attention.materialise_mask(None, 1, end - begin, end - begin, 0, 0, case.kind, case.window, q.device)
+        scores = attention.attention_scores(qs, ks, added, case.dim**-0.5, case.softcap).masked_fill(~seen, -torch.inf)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(1, -1, end - begin, 1)], -1)
+        weights = torch.softmax(scores, -1)[..., : end - begin]
+        out[begin:end] = (weights @ vs.repeat_interleave(case.heads // case.kv_heads, 1)).transpose(1, 2)[0]
+    return out
+
+
+def rmse(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).square().mean().sqrt())
+
+
+def assert_close(case: Case, given: Inputs, found: Tensor) -> None:
+    """Within twice the error of plain attention: float32 arithmetic, rounded to the dtype (SDPA's math backend)."""
+    exact = direct(case, given, torch.float64)
+    own = rmse(direct(case, given, torch.float32).to(given.q.dtype), exact)
+    assert found.dtype == given.v.dtype
+    assert torch.isfinite(found).all()
+    assert rmse(found, exact) <= 2 * own + 1e-8, f"{rmse(found, exact):.2e} against {own:.2e}"
+
+
+EVERY_WAY = ((False, False), (False, True), (True, False), (True, True))
+
+
+def check_kernel(
+    case: Case,
+    given: Inputs,
+    lengths: tuple[int, ...],
+    blocks: tuning.Blocks | None = None,
+    ways: tuple[tuple[bool, bool], ...] = EVERY_WAY,
+) -> None:
+    """The ways that the kernel takes through a case: one loop or two, short sequences sharing tiles or not."""
+    from headrace.backends.kernels.attention import op as kernel
+
+    form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
+    chosen = blocks or kernel.tuning_for(given.q, given.v, 64, form)
+    rows = kernel.tile_rows(given.q, given.k, chosen)
+    for split, merging in ways:
+        if merging and case.kind == MaskKind.CHUNKED:
+            continue
+        work = tiles.merged(lengths, given.q.shape[0], rows, given.q.device) if merging else None
+        tuned = chosen._replace(split=split)
+        found = kernel.varlen_attention(
+            *given[:4], 64, form, sinks=given.sinks, bias=given.bias, work=work, blocks=tuned
+        )
+        assert_close(case, given, found)
+        assert not found[sum(lengths) :].any(), "rows of no sequence are zeros"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_cpu_operator(name: str, dtype: torch.dtype) -> None:
+    given = inputs(CASES[name], SHORT, dtype, "cpu")
+    found = attention_varlen(*arguments(CASES[name], given))
+    exact = direct(CASES[name], given, torch.float64)
+    # It rounds the scores and the weights too, as eager models do.
+    assert rmse(found, exact) < {torch.float32: 1e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}[dtype]
+    assert not found[sum(SHORT) :].any()
+
+
+def test_exports_with_dynamic_tokens() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
+            return torch.ops.headrace.attention_varlen(
+                q, k, v, cu_seqlens, None, None, 0.125, BOTH, [-1, -1], 0.0, "none", 64
+            )
+
+    given = inputs(CASES["bidirectional"], SHORT, torch.float32, "cpu")
+    tokens, count = torch.export.Dim("tokens", min=2), torch.export.Dim("count", min=2)
+    shapes = ({0: tokens}, {0: tokens}, {0: tokens}, {0: count})
+    exported = torch.export.export(Model(), tuple(given[:4]), dynamic_shapes=shapes).run_decompositions({})
+    assert [n.target for n in exported.graph.nodes].count(ATTENTION_VARLEN) == 1
+    other = inputs(CASES["bidirectional"], (3, 60), torch.float32, "cpu")
+    torch.testing.assert_close(exported.module()(*other[:4]), Model()(*other[:4]))
+
+
+def test_operator_is_sound() -> None:
+    torch.library.opcheck(
+        attention_varlen, arguments(CASES["sinks"], inputs(CASES["sinks"], SHORT, torch.float32, "cpu"))
+    )
+
+
+@pytest.mark.parametrize("merging", [False, True])
+@pytest.mark.parametrize("lengths", [RAGGED, SHORT, (16,) * 9, (64, 64), (1,), (), (0, 0)], ids=str)
+def test_tiles_cover_every_row_once(lengths: tuple[int, ...], merging: bool) -> None:
+    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    tokens, rows = sum(lengths) + FILLING, 32
+    made = tiles.merged(lengths, tokens, rows, "cpu").tiles if merging else tiles.spread(cu_seqlens, tokens, rows)
+    sequence = {row: (b, e) for b, e in itertools.pairwise(cu_seqlens.tolist()) for row in range(b, e)}
+    covered: list[int] = []
+    for row_begin, row_end, key_begin, key_end in made.tolist():
+        assert row_end - row_begin <= rows
+        covered += range(row_begin, row_end)
+        for row in range(row_begin, row_end):
+            if row >= sum(lengths):
+                assert key_begin == key_end
+            elif merging:
+                assert key_begin <= sequence[row][0]
+                assert key_end >= sequence[row][1]
+            else:
+                assert (key_begin, key_end) == sequence[row]
+    assert sorted(covered) == list(range(tokens))
+
+
+def test_merging_saves_tiles() -> None:
+    assert len(tiles.merge((16,) * 8, 128, 64)) == 2
+
+
+@pytest.mark.parametrize("family", ["", "sm80", "sm90", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_problem_has_a_tuning(family: str, dtype: torch.dtype) -> None:
+    for dim, length in itertools.product((16, 64, 80, 128, 256), (1, 100, 512, 1 << 20)):
+        blocks = tuning.choose(family, dtype, dim, length)
+        width = max(16, 1 << (dim - 1).bit_length()) * dtype.itemsize
+        local = (2 * blocks.stages * blocks.n + (blocks.m if family.startswith("sm") else 0)) * width
+        assert local <= (227 if family == "sm90" else 64) * 1024
+
+
+def test_relative_bias_is_t5s() -> None:
+    """Its buckets as a table of distances: past the largest distance all share one."""
+    modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
+    config = modeling.T5Config(num_heads=4, d_model=64, d_kv=16, relative_attention_max_distance=20)
+    attention = modeling.T5Attention(config, has_relative_attention_bias=True)
+    with torch.no_grad():
+        buckets = attention._relative_position_bucket(torch.arange(-20, 21), True, 32, 20)
+        table = attention.relative_attention_bias(buckets).T
+        expected = attention.compute_bias(50, 50)
+    torch.testing.assert_close(distance_bias(table, Bias.RELATIVE, 50), expected)
+
+
+def check_listing(device: str) -> None:
+    """The device's list of tiles is the one that plain torch makes."""
+    from headrace.backends.kernels.attention.op import listed
+
+    for lengths, filling in itertools.product((RAGGED, SHORT, (16,) * 300, (1,), (0, 0), (700, 0, 3)), (0, 3, 200)):
+        cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+        expected = tiles.spread(cu_seqlens, sum(lengths) + filling, 32)
+        found = listed(cu_seqlens, sum(lengths) + filling, 32)
+        real = expected[:, 0] < expected[:, 1]
+        assert torch.equal(found[real], expected[real])
+        assert not (found[~real, 0] < found[~real, 1]).any()
+
+
+def patch_interpreter() -> None:
+    """Mend three faults of Triton's interpreter, of 3.6 to 3.9 at least.
+
+    NumPy 2.4 no longer takes int() of an array of one element. A product of bfloat16 matrices multiplies the bits that
+    stand for them as if they were integers: they become float32, which holds each of them exactly. And float32 is cut
+    off where it becomes bfloat16, and not rounded to the nearest as every GPU does it.
+    """
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    language: Any = importlib.import_module("triton.language")
+    builder = interpreter.InterpreterBuilder
+    patch, dot, cast = interpreter._patch_lang_tensor, builder.create_dot, builder.cast_impl
+
+    def patched(tensor: Any, *rest: Any) -> Any:
+        made = patch(tensor, *rest)
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+        return made
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != language.bfloat16:
+            return handle
+        bits = handle.data.astype(np.uint32) << 16
+        return interpreter.TensorHandle(bits.view(np.float32), language.float32)
+
+    def rounded(self: Any, source: Any, wanted: Any) -> Any:
+        if source.dtype.scalar != language.float32 or wanted.scalar != language.bfloat16:
+            return cast(self, source, wanted)
+        nearest = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16().view(torch.int16)
+        return interpreter.TensorHandle(nearest.numpy().view(np.uint16), language.bfloat16)
+
+    interpreter._patch_lang_tensor = patched
+    builder.create_dot = lambda self, a, b, *rest: dot(self, widened(a), widened(b), *rest)
+    builder.cast_impl = rounded
+
+
+def interpreted(cases: list[str]) -> None:
+    """The kernel on the CPU; called in a process whose environment has TRITON_INTERPRET."""
+    patch_interpreter()
+    check_listing("cpu")
+    for name, dtype in itertools.product(cases, (torch.float32, torch.float16, torch.bfloat16)):
+        case = CASES[name]
+        if case.kv_heads == case.heads:
+            case = case._replace(heads=2, kv_heads=2)
+        try:
+            check_kernel(case, inputs(case, SHORT, dtype, "cpu"), SHORT, tuning.Blocks(32, 16, 4, 1), EVERY_WAY[0::3])
+        except AssertionError as error:
+            raise AssertionError(f"{name}, {dtype}: {error}") from error
+
+
+DEFECTS = {
+    "always causal": ("if RIGHT >= 0:", "if RIGHT >= -1:"),
+    "window off by one": ("rows - LEFT)", "rows - LEFT + 1)"),
+    "padding read as keys": ("keys[None, :] <= last[:, None]", "keys[None, :] <= last[:, None] + 1"),
+    "scores scaled twice": ("scores * unit - higher", "scores * unit * SCALE - higher"),
+    "the sum of the weights lost": (
+        "total = total * shrink + tl.sum(weights, 1)",
+        "total = total + tl.sum(weights, 1)",
+    ),
+}
+
+
+def seeded() -> None:
+    """The kernel with each defect must not pass; called as `interpreted` is."""
+    from headrace.backends.kernels.attention import op as kernel
+    from tests.gate.seeded import mutated
+
+    patch_interpreter()
+    sound, blocks = kernel.attend_tiles, tuning.Blocks(32, 16, 4, 1)
+    for place, (name, (old, new)) in enumerate(DEFECTS.items()):
+        case = CASES["window both sides" if name.startswith("window") else "bidirectional"]
+        case = case._replace(heads=2, kv_heads=2)
+        given = inputs(case, SHORT, torch.float32, "cpu")
+        kernel.attend_tiles = sound
+        check_kernel(case, given, SHORT, blocks, EVERY_WAY[:1])
+        with tempfile.TemporaryDirectory() as folder:
+            kernel.attend_tiles = mutated(Path(folder), f"defect_{place}", old, new).attend_tiles
+            try:
+                check_kernel(case, given, SHORT, blocks, EVERY_WAY[:1])
+            except AssertionError as error:
+                print(f"{name}: {error}")
+            else:
+                raise RuntimeError(f"{name}: not noticed")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+def test_defects_are_noticed() -> None:
+    run_interpreted("seeded()")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.parametrize("part", range(4))
+def test_kernel_under_the_interpreter(part: int) -> None:
+    """Every mask, bias and head size in every dtype against float64, lengths of 1 and 0 among them."""
+    run_interpreted(f"interpreted(list(CASES)[{part}::4])")
+
+
+def run_interpreted(code: str) -> None:
+    """Run something in a process in which Triton interprets, with the names of this module."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", f"from tests.backends.kernels.test_attention import *\n{code}"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_on_a_gpu(name: str, dtype: torch.dtype) -> None:
+    given = inputs(CASES[name], RAGGED, dtype, "cuda")
+    assert_close(CASES[name], given, attention_varlen(*arguments(CASES[name], given)))
+    check_kernel(CASES[name], given, RAGGED)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [64, 512, 1 << 20])
+@pytest.mark.parametrize("name", ["bidirectional", "causal", "grouped", "window both sides"])
+def test_every_tuning_on_a_gpu(name: str, length: int) -> None:
+    lengths = (1, 700, 64, 2049)
+    given = inputs(CASES[name], lengths, torch.bfloat16, "cuda")
+    assert_close(CASES[name], given, attention_varlen(*arguments(CASES[name], given)[:-1], length))
+
+
+@pytest.mark.gpu
+def test_tiles_are_listed_on_a_gpu() -> None:
+    check_listing("cuda")
+
+
+@pytest.mark.gpu
+def test_other_sequences_do_not_leak() -> None:
+    case = CASES["window both sides"]
+    given = inputs(case, RAGGED, torch.bfloat16, "cuda")
+    alone = attention_varlen(*arguments(case, given))
+    begin, end = given.cu_seqlens[1:3].tolist()
+    for tensor in given[:3]:
+        tensor[begin:end] = torch.nan
+    beside = attention_varlen(*arguments(case, given))
+    assert torch.equal(alone[:begin], beside[:begin])
+    assert torch.equal(alone[end:], beside[end:])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["bidirectional", "grouped", "everything"])
+def test_compiles_with_inductor(name: str) -> None:
+    """One graph for any number of tokens and sequences, the kernel inside it."""
+    from headrace.backends.kernels.attention import op as kernel
+
+    case = CASES[name]
+    form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
+    first = inputs(case, RAGGED, torch.bfloat16, "cuda")
+    blocks = kernel.tuning_for(first.q, first.v, 64, form)
+    rows = kernel.tile_rows(first.q, first.k, blocks)
+
+    def run(given: Inputs) -> Tensor:
+        work = torch.ops.headrace.varlen_tiles(given.cu_seqlens, given.q.shape[0], rows)
+        return torch.ops.headrace.attention_varlen_triton(
+            *given[:3], work, blocks.numbers, *given[4:], form.scale, form.kind, list(form.window),
+            form.softcap, str(form.bias_kind),
+        )  # fmt: skip
+
+    # Dynamo keeps its graphs by the code of `run`, which the other cases share.
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for lengths in (RAGGED, SHORT, (400, 2, 90)):
+            given = inputs(case, lengths, torch.bfloat16, "cuda")
+            torch.testing.assert_close(compiled(given), attention_varlen(*arguments(case, given)))

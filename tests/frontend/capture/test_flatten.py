@@ -1,0 +1,82 @@
+"""Respelling a few operators gives the very graph that decomposing it anew gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from headrace import graphs
+from headrace.frontend.capture.flatten import flatten
+from headrace.frontend.export import exporter
+from headrace.frontend.load import checkpoint
+from headrace.frontend.trace import trace
+from tests.tiny import build
+
+
+class Rolled(torch.nn.Module):
+    """Every operator that is respelt, and one that changes nothing."""
+
+    def forward(self, x: Any) -> Any:
+        first, second = x.reshape(x.shape[0], -1).chunk(2, -1)
+        dropped = torch.nn.functional.dropout(first.to(torch.float64), 0.1, training=False)
+        return dropped.to("cpu", torch.float16) + second.to(torch.float32).to(dtype=torch.float32)
+
+
+class Written(torch.nn.Module):
+    """Writes in place: nothing is respelt."""
+
+    def forward(self, x: Any) -> Any:
+        y = x * 2
+        y.add_(1)
+        return y.reshape(-1)
+
+
+def computed(program: Any) -> Any:
+    """What the graph returns as nested operators, whatever its nodes are called."""
+
+    def told(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return known[value]
+        return tuple(map(told, value)) if isinstance(value, (list, tuple)) else repr(value)
+
+    known: dict[fx.Node, Any] = {}
+    for node in program.graph.nodes:
+        given = (told(node.args), tuple(sorted((name, told(value)) for name, value in node.kwargs.items())))
+        shown = node.meta.get("val")
+        value = (tuple(map(str, shown.shape)), shown.dtype) if hasattr(shown, "dtype") else None
+        known[node] = node.name if node.op == "placeholder" else hash((str(node.target), given, str(value)))
+    return known[program.graph.output_node()]
+
+
+@pytest.mark.parametrize("module", [Rolled(), Written()], ids=["respelt", "written in place"])
+def test_the_same_graph(module: Any) -> None:
+    sizes = {"x": {0: torch.export.Dim("rows", min=2)}}
+    exported = torch.export.export(module, (torch.randn(3, 4, 6),), dynamic_shapes=sizes, strict=False)
+    flat = flatten(exported)
+    assert computed(flat) == computed(exported.run_decompositions({}))
+    assert flat.verifiers == exported.run_decompositions({}).verifiers
+    x = torch.randn(5, 4, 6)
+    (got,), _ = graphs.run(flat, {"x": x})
+    torch.testing.assert_close(got, module(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "llama", "gpt2"])
+def test_models_are_respelt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a second trace, and to the same graph."""
+    held: list[Any] = []
+
+    def kept(exported: Any) -> Any:
+        monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+        flat = flatten(exported)
+        monkeypatch.undo()
+        assert len(flat.graph.nodes) <= len(exported.run_decompositions({}).graph.nodes)
+        held.append((computed(flat), computed(exported.run_decompositions({}))))
+        return flat
+
+    monkeypatch.setattr(exporter, "flatten", kept)
+    trace(checkpoint.load(build(name, "AutoModel"), dtype=torch.float32))
+    ((mine, theirs),) = held
+    assert mine == theirs

@@ -1,0 +1,127 @@
+"""Contract B through the public API: custom states, and a wrapped model that routes and answers as the inner one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+import headrace
+from headrace.ir import Program, State
+from headrace.runtime.state.model_state import unregister_model_state
+from tests.tiny import build
+
+
+class Counting(headrace.ModelState):
+    """Counts the batches that it ran."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.batches = 0
+
+    def step(self, executable: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+        self.batches += 1
+        return super().step(executable, inputs)
+
+
+@pytest.fixture
+def registered() -> Iterator[str]:
+    headrace.register_model_state("counting", Counting, when=lambda program: program.vocabulary == 96)
+    yield "counting"
+    unregister_model_state("counting")
+
+
+def test_a_registered_state_runs_the_program(registered: str) -> None:
+    """B1: registered for this program."""
+    model = headrace.compile(build("qwen3"), target="reference", pooling="last")
+    assert (model.program.route.rule, model.program.route.name) == ("B1", registered)
+    plain = [model([[5, 6, 7]], task="embed")[0] for _ in range(2)]
+    assert model.engine.lane("embed").state.batches == 2
+    np.testing.assert_array_equal(*plain)
+    assert "counting" in model.explain()
+
+
+def test_a_state_that_is_for_other_programs(registered: str) -> None:
+    model = headrace.compile(build("bert", vocab_size=50), target="reference", pooling="mean")
+    assert model.program.route.state is State.ENCODER_ONLY
+
+
+def test_a_module_brings_its_state() -> None:
+    """B1: the `nn.Module` itself brings one."""
+    model = build("bert")
+    model.headrace_state = Counting
+    compiled = headrace.compile(model, target="reference", pooling="mean")
+    assert compiled.program.route.name == "Counting"
+    compiled([[5]], task="embed")
+    assert compiled.engine.lane("embed").state.batches == 1
+    model.headrace_state = "no class"
+    with pytest.raises(headrace.InputError, match="headrace_state"):
+        headrace.compile(model, target="reference")
+
+
+def test_an_artifact_with_an_unregistered_state_is_refused(registered: str, tmp_path: Path) -> None:
+    """B6."""
+    saved = headrace.compile(build("bert"), target="reference", pooling="mean").save(tmp_path / "saved")
+    assert headrace.load(saved).program.route.name == registered
+    unregister_model_state(registered)
+    with pytest.raises(headrace.ArtifactError, match=r"register_model_state\('counting'"):
+        headrace.load(saved)
+
+
+def test_a_taken_name_is_refused(registered: str) -> None:
+    class Other(headrace.ModelState):
+        pass
+
+    with pytest.raises(ValueError, match="registered already"):
+        headrace.register_model_state(registered, Other, when=lambda program: True)
+
+
+class Wrapped(nn.Module):
+    """As adapters wrap a model: everything is passed through."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inner(*args, **kwargs)
+
+
+class Rows(nn.Module):
+    """A user's own module that returns the bare rows."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        rows: Tensor = self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return rows
+
+
+@pytest.mark.parametrize("wrapper", [Wrapped, Rows])
+@pytest.mark.parametrize("name", ["bert", "qwen3"])
+def test_a_wrapped_model_answers_as_the_inner_one(wrapper: Any, name: str) -> None:
+    """B7."""
+    inner = build(name)
+    plain = headrace.compile(inner, target="reference", pooling="mean")
+    wrapped = headrace.compile(wrapper(inner), target="reference", pooling="mean")
+    assert wrapped.program.route == plain.program.route
+    assert [s.type for s in wrapped.program.attention] == [s.type for s in plain.program.attention]
+    assert list(wrapped.tasks) == list(plain.tasks)
+    requests = [[5, 6, 7, 8, 9], [10], [11, 12]]
+    for one, other in zip(wrapped(requests, task="embed"), plain(requests, task="embed"), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["AutoModelForSequenceClassification", "AutoModelForTokenClassification"])
+def test_a_wrapped_head_is_the_same_head(head: str) -> None:
+    inner = build("bert", head)
+    plain, wrapped = (headrace.compile(m, target="reference") for m in (inner, Wrapped(inner)))
+    assert wrapped.task == plain.task
+    assert wrapped.program.labels == plain.program.labels
+    np.testing.assert_allclose(wrapped([[5, 6]])[0], plain([[5, 6]])[0], atol=1e-6)

@@ -1,0 +1,473 @@
+"""The command line: what it prints, and one line with exit code 2 for every mistake of a user."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+from headrace.examples.demo_decoder import write_decoder
+from headrace.runtime.tools import cli
+from headrace.runtime.tools.cli import lines
+from headrace.runtime.tools.cli.console import option_words
+from tests.tiny import build, randomise
+from tests.words import bert_like, gpt_like
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ("--target", "reference")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of tiny models with tokenizers, by name."""
+    base = tmp_path_factory.mktemp("models")
+    models = {
+        "encoder": (build("bert"), bert_like()),
+        "classifier": (
+            build("bert", "AutoModelForSequenceClassification", num_labels=3, num_hidden_layers=1),
+            bert_like(),
+        ),
+        "tagger": (build("bert", "AutoModelForTokenClassification", num_labels=3, num_hidden_layers=1), bert_like()),
+        "decoder": (build("qwen3"), gpt_like()),
+        "untypable": (build("convbert", num_hidden_layers=1), bert_like()),
+    }
+    for name, (model, tokenizer) in models.items():
+        model.save_pretrained(base / name)
+        tokenizer.save_pretrained(base / name)
+    (base / "empty").mkdir()
+    (base / "weightless").mkdir()
+    shutil.copy(base / "encoder" / "config.json", base / "weightless")
+    (base / "labels").mkdir()
+    write_decoder(base / "labels")
+    return {path.name: str(path) for path in base.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def saved(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What `headrace compile` writes of some of them: commands start from these in no time."""
+    base = tmp_path_factory.mktemp("saved")
+    for name in ("encoder", "classifier", "tagger"):
+        options = {"pooling": "mean"} if name == "encoder" else {}
+        headrace.compile(folders[name], target="reference", **options).save(base / name)
+    return {f"saved_{path.name}": str(path) for path in base.iterdir()}
+
+
+class Ran:
+    """What one run of the command left."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def answers_text(self) -> str:
+        assert self.code == 0, self.err
+        return self.out
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture
+def headrace_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`headrace_("embed", folder, "text", stdin="lines")` runs the command in this process."""
+
+    def run(*arguments: str, stdin: str | bytes = "") -> Ran:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(list(arguments))
+        found = capsys.readouterr()
+        return Ran(int(stopped.value.code or 0), found.out, found.err)
+
+    return run
+
+
+def process(*arguments: str, before: str = "") -> Ran:
+    """The command in a process of its own, after some code."""
+    code = f"import sys\n{before}\nfrom headrace.runtime.tools.cli import main\nmain(sys.argv[1:])"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("TRANSFORMERS_VERBOSITY")  # what tests/conftest.py sets no user has
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=env, check=False)
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def refused(ran: Ran, *words: str) -> None:
+    """Exit code 2, nothing on stdout, and one line on stderr that holds the words."""
+    assert ran.code == 2, ran.err
+    assert not ran.out
+    assert re.fullmatch(r"headrace: [^\n]+\n", ran.err), ran.err
+    for word in words:
+        assert word in ran.err
+
+
+# Answers
+
+
+def test_embed_answers_in_order(headrace_: Any, saved: dict[str, str]) -> None:
+    texts = ["w5 w6 w7 w8", "", "w9", "w5 w6 w7 w8 w9 w10 w11 w12 w13 w14"]
+    ran = headrace_("embed", saved["saved_encoder"], *texts)
+    expected = headrace.load(saved["saved_encoder"]).embed(texts)
+    np.testing.assert_array_equal(np.asarray([one["embedding"] for one in ran.answers], np.float32), expected)
+    assert ran.err == "headrace: target reference, float32\n"
+
+
+def test_embed_options_reach_the_model(headrace_: Any, folders: dict[str, str]) -> None:
+    options = ("--normalize", "--dimensions", "4", "--prompt", "w7 ", "--pooling", "cls", "--pooling", "mean")
+    ran = headrace_("embed", folders["encoder"], "w5 w6", *options, "--batch-size", "1", *REFERENCE)
+    model = headrace.compile(folders["encoder"], target="reference", pooling=("cls", "mean"))
+    expected = model.embed(["w5 w6"], normalize=True, dimensions=4, prompt="w7 ")
+    np.testing.assert_array_equal(np.asarray([one["embedding"] for one in ran.answers], np.float32), expected)
+
+
+def test_quantising_is_refused_where_the_target_does_not(headrace_: Any, folders: dict[str, str]) -> None:
+    ran = headrace_("compile", folders["encoder"], folders["encoder"] + "-out", "--quantize", "fp8", *REFERENCE)
+    refused(ran, "target reference does not run --quantize fp8; cuda does", "--dtype int8")
+    ran = headrace_("compile", folders["encoder"], "--quantize", "fp8", "--kernels-only", "--target", "cuda:sm90")
+    refused(ran, "compiles the kernels of the model as it is. Leave --quantize out")
+
+
+def test_a_saved_model_is_not_quantised_again(headrace_: Any, saved: dict[str, str]) -> None:
+    ran = headrace_("compile", saved["saved_classifier"], saved["saved_classifier"] + "-out", "--quantize", "fp8")
+    refused(ran, "is a saved model, which has settled --quantize. Leave")
+
+
+def test_warnings_take_a_line_each(headrace_: Any, folders: dict[str, str]) -> None:
+    ran = headrace_("embed", folders["encoder"], "w5", "--dtype", "bfloat16", *REFERENCE)
+    assert re.fullmatch(r"headrace: warning: [^\n]*--pooling[^\n]*\nheadrace: target reference, bfloat16\n", ran.err)
+
+
+def test_classify_takes_texts_and_pairs(headrace_: Any, saved: dict[str, str]) -> None:
+    model = headrace.load(saved["saved_classifier"])
+    (alone,) = headrace_("classify", saved["saved_classifier"], "w5 w6").answers
+    assert alone["label"] == model.classify("w5 w6")[0].label
+    assert list(alone["scores"]) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    lines = '{"text": "w5 w6", "pair": "w7"}\n{"text": "w8", "pair": "w9"}\n'
+    pairs = headrace_("classify", saved["saved_classifier"], stdin=lines).answers
+    expected = model.classify([("w5 w6", "w7"), ("w8", "w9")])
+    assert [np.float32(one["score"]) for one in pairs] == [np.float32(one.score) for one in expected]
+
+
+def test_token_classify(headrace_: Any, saved: dict[str, str]) -> None:
+    ran = headrace_("token-classify", saved["saved_tagger"], "w5 w6", "--aggregation", "simple")
+    expected = headrace.load(saved["saved_tagger"]).token_classify("w5 w6", "simple")
+    (answer,) = ran.answers
+    assert [(e["label"], e["start"], e["end"], e["word"]) for e in answer["entities"]] == [
+        (e.label, e.start, e.end, e.word) for e in expected[0]
+    ]
+
+
+def test_lines_of_every_form(headrace_: Any, saved: dict[str, str], tmp_path: Path) -> None:
+    lines = ["w5 w6", '"w5 w6"', '{"text": "w5 w6", "id": 7}', 'w5 "w6', "", "[w5"]
+    file = tmp_path / "lines.txt"
+    file.write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
+    by_file = headrace_("embed", saved["saved_encoder"], "--input", str(file)).answers
+    by_stdin = headrace_("embed", saved["saved_encoder"], stdin="\n".join(lines)).answers
+    assert by_file == by_stdin
+    assert len(by_file) == len(lines)
+    assert by_file[0] == by_file[1] == by_file[2] != by_file[3]
+
+
+def test_plain_lines_are_texts_whatever_they_look_like() -> None:
+    given = [b"42\n", b'{"text": \n', b'"quoted"\n', b"null"]
+    assert list(lines._lines(io.BytesIO(b"".join(given)), "x", plain=True)) == [
+        "42", '{"text": ', '"quoted"', "null",
+    ]  # fmt: skip
+
+
+def test_long_input_is_read_in_chunks(headrace_: Any, saved: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.runtime.tools.cli.lines.CHUNK", 2)
+    lines = "\n".join(["w5", "w6 w7", "w8", "w9", "w10"])
+    ran = headrace_("embed", saved["saved_encoder"], stdin=lines)
+    assert len(ran.answers) == 5
+    assert ran.err.count("target reference") == 1
+    broken = headrace_("embed", saved["saved_encoder"], stdin=lines + "\n" + "w5 " * 99)
+    assert broken.code == 2
+    assert "After 4 texts: Text 5 has 10" in broken.err
+    assert len(broken.out.splitlines()) == 4
+
+
+def test_no_lines_give_no_answers(headrace_: Any) -> None:
+    """Nor is the model looked at."""
+    ran = headrace_("embed", "/nowhere", stdin="")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_numbers_have_no_digits_that_float32_has_not() -> None:
+    assert lines.shortest(float(np.float32(0.1))) == 0.1
+    value = float(np.float32(1 / 3))
+    assert np.float32(lines.shortest(value)) == np.float32(value)
+
+
+# Reading a model
+
+
+def test_explain(headrace_: Any, folders: dict[str, str], tmp_path: Path) -> None:
+    text = headrace_("explain", folders["encoder"])
+    assert "bidirectional encoder" in text.out
+    assert not text.err
+    page = tmp_path / "page.html"
+    both = headrace_("explain", folders["encoder"], "--html", str(page), "--json")
+    assert both.err == f"headrace: wrote {page}\n"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    told = json.loads(both.out)
+    assert [spec["type"] for spec in told["attention"]] == ["ENCODER_ONLY", "ENCODER_ONLY"]
+
+
+def test_tasks(headrace_: Any, folders: dict[str, str]) -> None:
+    refused_ = headrace_("tasks", folders["labels"]).out
+    assert re.match(r"token_classify +refused ", refused_)
+    told = json.loads(headrace_("tasks", folders["labels"], "--prefill", "single_pass", "--json").out)
+    assert told["default"] == "token_classify"
+    assert [task["supported"] for task in told["tasks"]] == [True]
+
+
+def test_probe(headrace_: Any, folders: dict[str, str]) -> None:
+    ran = headrace_("probe", folders["decoder"])
+    assert ran.code == 0
+    assert re.search(r"attention_1 +DECODER +causal +none +proven +0: 0..11  4: 4..11  11: 11\n", ran.out)
+    assert "left the rows before it bit-equal" in ran.out
+
+
+def test_probe_shows_every_disagreement_and_exits_1(
+    headrace_: Any, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.frontend.probe.behaviour import Behaviour
+
+    true = Behaviour.reach
+    blind = [None, {0: frozenset({1}), 4: frozenset(), 11: frozenset()}]
+    monkeypatch.setattr(Behaviour, "reach", lambda *a: [x if x else y for x, y in zip(blind, true(*a), strict=True)])
+    ran = headrace_("probe", folders["decoder"])
+    assert ran.code == 1
+    assert re.search(r"attention +DECODER .* proven ", ran.out)
+    assert re.search(r"attention_1 +DECODER .* DISAGREES +0: 0..1 ", ran.out)
+
+
+def test_compile_saves_what_the_other_commands_take(headrace_: Any, folders: dict[str, str], tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    ran = headrace_("compile", folders["encoder"], out, "--pooling", "mean", *REFERENCE)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == f"headrace: target reference, float32; wrote {out}\n"
+    embedded = ("embed", folders["encoder"], "w5 w6", "--pooling", "mean", *REFERENCE)
+    assert headrace_("embed", out, "w5 w6").answers == headrace_(*embedded).answers
+    refused(headrace_("embed", out, "w5", "--pooling", "cls"), "a saved model, which has settled --pooling. Leave")
+    refused(headrace_("probe", out), "is a saved model", "headrace explain")
+
+
+def test_what_was_found_out_is_read_from_a_saved_model(
+    headrace_: Any, folders: dict[str, str], saved: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without loading it, so that this runs where its target does not."""
+    sourced = headrace_("tasks", folders["classifier"], "--json").answers_text
+    monkeypatch.setattr("headrace.runtime.artifact.saved_model.load", None)
+    assert headrace_("tasks", saved["saved_classifier"], "--json").answers_text == sourced
+    assert "bidirectional encoder" in headrace_("explain", saved["saved_classifier"]).out
+    refused(headrace_("explain", saved["saved_classifier"], "--prefill", "chunked"), "has settled --prefill")
+    refused(headrace_("tasks", saved["saved_classifier"], "--task", "embed"), "The model offers: classify")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compile", "{encoder}", "{empty}/../encoder", *REFERENCE),
+        ("compile", "{encoder}", "/proc/x", *REFERENCE),
+        ("export", "{encoder}", "{encoder}"),
+        ("export", "{encoder}", "/proc/x"),
+        ("parity", "record", "{encoder}", "--out", "{encoder}"),
+        ("explain", "{encoder}", "--html", "{empty}"),
+        ("parity", "check", "{encoder}", "--json", "{empty}"),
+    ],
+    ids=" ".join,
+)
+def test_where_nothing_can_be_written_is_said_before_the_work(
+    headrace_: Any, folders: dict[str, str], arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worked(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("headrace.frontend.load.checkpoint.load", worked)
+    monkeypatch.setattr("headrace.runtime.api.load", worked)
+    ran = headrace_(*(argument.format(**folders) for argument in arguments))
+    assert ran.code == 2
+    assert re.search("nothing was written|cannot be written", ran.err)
+
+
+def test_version_and_help(headrace_: Any) -> None:
+    assert headrace_("--version").out == f"headrace {headrace.__version__}\n"
+    for arguments in (("--help",), ("embed", "--help"), ("-h",)):
+        ran = headrace_(*arguments)
+        assert ran.code == 0
+        assert "Usage" in ran.out
+
+
+def test_no_arguments_show_the_help(headrace_: Any) -> None:
+    ran = headrace_()
+    assert "token-classify" in ran.out + ran.err
+    assert "headrace:" not in ran.err
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("explain", "/no/such/folder"), ("There is no folder /no/such/folder",)),
+        (("embed", "{empty}", "w5"), ("has no config.json",)),
+        (("embed", "{weightless}", "w5"), ("holds no weights",)),
+        (("explain", "{untypable}"), ("attention", "guessed")),
+        (("embed", "{untypable}", "w5"), ("attention", "guessed")),
+        (
+            ("tasks", "{encoder}", "--task", "translate"),
+            ("The task translate is not supported", "Choose one of: embed"),
+        ),
+        (("compile", "{encoder}", "{empty}", "--task", "paint", *REFERENCE), ("The task paint is not supported",)),
+        (("classify", "{saved_encoder}", "w5"), ("The task classify is not supported", "Choose one of: embed")),
+        (("token-classify", "{labels}", "w5", *REFERENCE), ("To make it work", "--prefill single_pass")),
+        (("embed", "{saved_encoder}", "w5 " * 99), ("has 101 tokens", "--truncate")),
+        (("embed", "{encoder}", "w5", "--max-length", "999", *REFERENCE), ("max_length is 999", "at most 64")),
+        (("embed", "{saved_encoder}", "w5", "--dimensions", "99"), ("from 1 to 32",)),
+        (("embed", "{encoder}", "w5", "--pooling", "median", *REFERENCE), ("There is no pooling 'median'",)),
+        (("embed", "{encoder}", "w5", "--dtype", "int4", *REFERENCE), ("int4", "float32")),
+        (("embed", "{encoder}", "w5", "--prefill", "whole", *REFERENCE), ("single_pass",)),
+        (("embed", "{encoder}", "w5", "--target", "abacus"), ("There is no target 'abacus'",)),
+        (("token-classify", "{saved_tagger}", "w5", "--aggregation", "sum"), ("simple",)),
+        (("embed", "{encoder}", "w5", "--batch-size", "0"), ("--batch-size",)),
+        (("embed", "{encoder}", "w5", "--input", "x"), ("give one of them",)),
+        (("embed", "{encoder}", "--input", "/no/such/file"), ("/no/such/file cannot be read: No such file",)),
+        (("explain", "{encoder}", "--html", "/no/such/place/x.html"), ("cannot be written",)),
+        (("embed", "{encoder}", "--wrong"), ("No such option: --wrong", "--help")),
+        (("embed",), ("Missing argument", "--help")),
+        (("paint",), ("No such command 'paint'", "--help")),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_one_line(
+    headrace_: Any, folders: dict[str, str], saved: dict[str, str], arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    named = [argument.format(**folders, **saved) if argument.startswith("{") else argument for argument in arguments]
+    refused(headrace_(*named), *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("42", ("Line 2 of standard input is a JSON number, 42", "--plain")),
+        ("true", ("JSON boolean",)),
+        ("null", ("JSON null",)),
+        ('["w5", "w6"]', ("JSON list",)),
+        ('{"text": 42}', ('"text" is a JSON number, 42',)),
+        ('{"text": "w5", "pair": ["w6"]}', ('"pair" is a JSON list',)),
+        ('{"txt": "w5"}', ('without "text"', "txt")),
+        ('{"text": "w5"', ("begins as a JSON object",)),
+        (b"w5 \xff", ("Line 2 of standard input is not UTF-8",)),
+        ('{"text": "w5", "pair": "w6"}', ("Request 2 is a pair",)),
+    ],
+)
+def test_a_line_without_a_text_is_refused_before_the_model_is_loaded(
+    headrace_: Any, line: str | bytes, words: tuple[str, ...]
+) -> None:
+    data = b"w5\n" + (line.encode() if isinstance(line, str) else line) + b"\n"
+    refused(headrace_("embed", "/nowhere", stdin=data), *words)
+
+
+def test_a_half_surrogate_is_refused(headrace_: Any, saved: dict[str, str]) -> None:
+    refused(headrace_("embed", saved["saved_encoder"], stdin='"\\ud800"'), "surrogate")
+
+
+def test_no_compiler(headrace_: Any, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    refused(headrace_("embed", folders["encoder"], "w5"), "CXX names no-such-compiler", "--target reference")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused(headrace_("embed", folders["encoder"], "w5"), "no C++ compiler is on the path", "apt-get install g++")
+    assert headrace_("explain", folders["encoder"]).code == 0
+
+
+BLOCKED = """
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "transformers"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "tasks", "probe", "embed", "classify", "token-classify"])
+def test_without_torch(command: str, folders: dict[str, str]) -> None:
+    texts = ["w5"] if command in ("embed", "classify", "token-classify") else []
+    refused(process(command, folders["encoder"], *texts, before=BLOCKED), 'pip install "headrace[torch]"')
+
+
+def test_without_torch_the_demo_says_so_too(tmp_path: Path) -> None:
+    refused(process("demo", "--out", str(tmp_path / "x.html"), before=BLOCKED), 'pip install "headrace[torch]"')
+
+
+def test_ctrl_c(headrace_: Any, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.runtime.tools.cli.opening.Opening.trace", interrupted)
+    ran = headrace_("explain", folders["encoder"])
+    assert (ran.code, ran.err) == (130, "")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f'"{sys.executable}" -m headrace.runtime.tools.cli doctor | true'
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, env=env, check=False)
+    assert ran.stderr == ""
+
+
+def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, folders: dict[str, str]) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("headrace.runtime.tools.cli.opening.Opening.trace", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["explain", folders["encoder"]])
+
+
+def test_libraries_make_no_noise(tmp_path: Path) -> None:
+    """Weights that a checkpoint lacks or has too many make transformers print a table."""
+    model = randomise(build("bert", "AutoModelForMaskedLM"))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    bert_like().save_pretrained(tmp_path)
+    ran = process("embed", str(tmp_path), "w5", "--pooling", "mean", *REFERENCE)
+    assert ran.answers
+    assert ran.err == "headrace: target reference, float32\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('use target="reference", which', "use --target reference, which"),
+        ("or pass truncate=True.", "or pass --truncate."),
+        ("truncate=False to refuse", "--no-truncate to refuse"),
+        ("Pass pooling= to choose", "Pass --pooling to choose"),
+        ("pass trust_remote_code=True to", "pass --trust-remote-code to"),
+        ("(max_length=40)", "(--max-length 40)"),
+        ('compile with prefill="single_pass".', "compile with --prefill single_pass."),
+        ('leave quantize="fp8" out, or pass force=True', "leave --quantize fp8 out, or pass --force"),
+        ('where the model is, by model="FOLDER".', "where the model is, by --model FOLDER."),
+        ("is_causal=False says", "is_causal=False says"),
+        ("hold(attention_mask)", "hold(attention_mask)"),
+    ],
+)
+def test_options_are_named_as_the_command_line_has_them(said: str, shown: str) -> None:
+    assert option_words(said) == shown
