@@ -8,6 +8,7 @@ import torch
 
 from headrace import graphs
 from headrace.errors import VerifyError
+from headrace.graphs.views import attention_nodes, operands
 from headrace.ir import Program, Stage
 from headrace.ops.attention import ATTENTION, MASK
 from headrace.ops.packed import ATTENTION_VARLEN
@@ -64,8 +65,6 @@ def specs_match_nodes(program: Program) -> Iterator[Breach]:
 
 def masks_agree(program: Program) -> Iterator[Breach]:
     """The mask node says the same kind and window as the attention that uses it, and no mask is opaque."""
-    from headrace.lowering.types.attention import attention_nodes, operands
-
     for node in attention_nodes(program.graph):
         args = operands(node)
         mask = args["mask"]

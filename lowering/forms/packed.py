@@ -17,9 +17,9 @@ from torch.export import Dim, ExportedProgram
 
 from headrace import debug, graphs
 from headrace.errors import TraceError
+from headrace.graphs.views import attention_nodes, operands
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
 from headrace.lowering.decide.padding import same, wide_outputs
-from headrace.lowering.types.attention import attention_nodes, operands
 from headrace.lowering.types.relative_bias import Distance, read_biases
 from headrace.ops.attention import ATTENTION, POOL
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN

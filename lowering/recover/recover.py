@@ -11,13 +11,13 @@ from torch import fx
 from headrace import graphs
 from headrace.errors import AttentionTypeError
 from headrace.graphs.provenance import provenance
+from headrace.graphs.views import attention_nodes, operands
 from headrace.ir import PER_TOKEN_OUTPUTS, Limits, MaskKind, Program
 from headrace.lowering.decide.padding import BOUND, padded_inputs, same
 from headrace.lowering.recover.mask_and_bias import Summands
 from headrace.lowering.recover.mask_relation import LONG, short_batch
 from headrace.lowering.recover.rewrite import Folded, fold
 from headrace.lowering.recover.scores import Scores, Unread, hidden_attentions, read_attention, read_node
-from headrace.lowering.types.attention import attention_nodes, operands
 
 # What the code rounds a node does not, and the other way round.
 ROUNDING = {"bfloat16": 5e-2, "float16": 5e-2}

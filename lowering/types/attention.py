@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -12,13 +11,11 @@ from torch.export import ExportedProgram
 
 from headrace.errors import AttentionTypeError
 from headrace.graphs.provenance import provenance
+from headrace.graphs.views import attention_nodes, operands
 from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, Stage, Window
 from headrace.lowering.recover.scores import hidden_attentions
 from headrace.lowering.types.recurrent import recurrent_specs
 from headrace.ops.attention import ATTENTION, MASK
-
-Operands = dict[str, Any]
-NAMES = ("q", "k", "v", "mask", "bias", "sinks", "scale", "kind", "window", "softcap")
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,6 @@ class TypeAttention:
         )
         _refuse_contradictions(program, specs)
         return program.with_(attention=specs, recurrent=recurrent_specs(program), stage=Stage.TYPED)
-
-
-def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
-    """The attention nodes, in call order."""
-    return [node for node in exported.graph.nodes if node.target is ATTENTION]
-
-
-def operands(node: fx.Node) -> Operands:
-    """An attention node's arguments by name."""
-    return dict(zip(NAMES, node.args, strict=True))
 
 
 def reads_of(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, fx
 
 from headrace import graphs
+from headrace.graphs.views import attention_nodes, operands
 from headrace.ir import AttentionType, BiasKind, Layout, MaskKind, Program, Window
 from headrace.lowering.decide.padding import padded_inputs
-from headrace.lowering.types.attention import attention_nodes, operands, reads_of
+from headrace.lowering.types.attention import reads_of
 from headrace.ops.attention import visible
 
 # Elements of the largest bias that is evaluated, heads times rows times columns.

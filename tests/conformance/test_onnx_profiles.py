@@ -145,7 +145,7 @@ def test_half(name: str, pool: str, profile: str, tmp_path: Path, record_propert
 
 @pytest.mark.parametrize("profile", ["std", "fast"])
 def test_eight_bits_pass_their_gate(profile: str, tmp_path: Path) -> None:
-    """On real weights; what the gate says of others is refused, which tests/runtime/artifact/test_export_onnx.py shows."""
+    """On real weights; what it says of others is refused, which tests/runtime/artifact/test_export_onnx.py shows."""
     _, lowered = model_and_lowered("minilm", "AutoModel", None)
     path = lowered.export_onnx(tmp_path / "m", profile=profile, dtype="int8")
     checks = json.loads((path / "verification.json").read_text())["checks"]

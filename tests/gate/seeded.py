@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from headrace.backends import kernels
+from headrace.backends.kernels import attention
 
-SOURCE = Path(kernels.__file__).parent / "varlen_kernel.py"
+SOURCE = Path(attention.__file__).parent / "kernel.py"
 
 
 def mutated(folder: Path, name: str, old: str, new: str) -> Any:

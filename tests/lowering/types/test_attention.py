@@ -11,9 +11,10 @@ from torch import nn
 
 from headrace.errors import AttentionTypeError
 from headrace.frontend.trace import trace
+from headrace.graphs.views import attention_nodes
 from headrace.ir import AttentionType, BiasKind, Claim, MaskKind, PoolKind, Stage, Window
 from headrace.lowering.pipeline import analyse
-from headrace.lowering.types.attention import TypeAttention, attention_nodes
+from headrace.lowering.types.attention import TypeAttention
 from tests.synthetic import program_of
 from tests.tiny import build, checkpoint, config_of
 

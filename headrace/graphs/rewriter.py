@@ -1,0 +1,159 @@
+"""Copies of an exported program with another graph: edited, cut down to some outputs, or holding more weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._export.verifier import Verifier
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.utils import _pytree as pytree
+
+from headrace.graphs.signature import inputs_of
+from headrace.graphs.surgery import drop_assertions, drop_unused, fake_mode, measure_elsewhere
+
+Edit = Callable[[fx.Graph], None]
+
+
+def rewrite(exported: ExportedProgram, edit: Edit, functional: bool = False) -> ExportedProgram:
+    """A copy of the program whose graph `edit` has changed; nodes that it left without use are gone.
+
+    Args:
+        functional: the copy counts as one without writes in place, which torch.export's own graphs may hold.
+    """
+    module = copy.deepcopy(exported.graph_module)
+    edit(module.graph)
+    return _rebuilt(exported, module, keep=None, verifiers=[Verifier] if functional else None)
+
+
+def keep_outputs(
+    exported: ExportedProgram, keep: tuple[int, ...], optional: frozenset[str] = frozenset()
+) -> ExportedProgram:
+    """A copy that returns only the outputs at those places, without the nodes and weights that only others read.
+
+    Args:
+        optional: inputs that are dropped too where no kept output reads one of them.
+    """
+    module = copy.deepcopy(exported.graph_module)
+    output = module.graph.output_node()
+    returned: Any = output.args[0]
+    output.args = (tuple(returned[i] for i in keep),)
+    measure_elsewhere(module.graph, optional)
+    drop_assertions(module.graph)
+    return _rebuilt(exported, module, keep, optional)
+
+
+def replace_output(exported: ExportedProgram, make: Callable[[fx.Graph], fx.Node]) -> ExportedProgram:
+    """A copy that returns one value, which `make` computes at the end of the graph, and holds what that reads."""
+    module = copy.deepcopy(exported.graph_module)
+    output = module.graph.output_node()
+    with module.graph.inserting_before(output):
+        output.args = ((make(module.graph),),)
+    drop_assertions(module.graph)
+    return _rebuilt(exported, module, keep=(0,))
+
+
+def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> ExportedProgram:
+    """A copy that holds more weights, each a placeholder of its name that nothing reads yet."""
+    module, signature = copy.deepcopy(exported.graph_module), copy.deepcopy(exported.graph_signature)
+    first = next(iter(module.graph.nodes))
+    mode = fake_mode(module.graph)
+    with module.graph.inserting_before(first):
+        for name, weight in weights.items():
+            module.graph.placeholder(name).meta["val"] = mode.from_tensor(weight, static_shapes=True)
+    specs = [InputSpec(InputKind.PARAMETER, TensorArgument(name), name) for name in weights]
+    signature.input_specs = [*specs, *signature.input_specs]
+    held = {name: torch.nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
+    module.recompile()
+    return ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=signature,
+        state_dict={**held, **exported.state_dict},
+        range_constraints=exported.range_constraints,
+        module_call_graph=exported.module_call_graph,
+        example_inputs=exported.example_inputs,
+        constants=exported.constants,
+        verifiers=exported.verifiers,
+    )
+
+
+def sparing(exported: ExportedProgram) -> ExportedProgram:
+    """A copy that skips a decomposition which would find nothing to decompose: it would trace the whole graph anew.
+
+    For callers outside, which decompose what they are given in any case, and change the graph in place.
+    """
+    made = rewrite(exported, lambda graph: None)
+    # Sizes that count data and that an earlier caller saw made anew: this one would be asked where it returns them.
+    fake_mode(made.graph).shape_env.pending_fresh_unbacked_symbols.clear()
+    decompose = made.run_decompositions
+
+    def decompose_if_any(decomp_table: Mapping[Any, Any] | None = None) -> ExportedProgram:
+        present = {node.target for node in made.graph.nodes}
+        idle = decomp_table is not None and present.isdisjoint(decomp_table)
+        return made if idle else decompose(dict(decomp_table) if decomp_table is not None else None)
+
+    made.run_decompositions = decompose_if_any
+    return made
+
+
+def _rebuilt(
+    exported: ExportedProgram,
+    module: fx.GraphModule,
+    keep: tuple[int, ...] | None,
+    optional: frozenset[str] = frozenset(),
+    verifiers: list[type[Verifier]] | None = None,
+) -> ExportedProgram:
+    module.graph.eliminate_dead_code()
+    read = any(node.users for node in module.graph.nodes if node.op == "placeholder" and node.name in optional)
+    unused = drop_unused(module.graph, set(inputs_of(exported)) - (set() if read else optional))
+    module.graph.lint()
+    module.recompile()
+    signature = copy.deepcopy(exported.graph_signature)
+    signature.input_specs = [spec for spec in signature.input_specs if spec.arg.name not in unused]
+    results: Any = module.graph.output_node().args[0]
+    specs = signature.output_specs if keep is None else [signature.output_specs[i] for i in keep]
+    for spec, node in zip(specs, results, strict=True):
+        spec.arg.name = node.name
+    signature.output_specs = list(specs)
+    first, *others = exported.module_call_graph
+    assert first.signature is not None
+    out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
+    # Inputs are given by name: their part of the specification is the keywords of a call.
+    names = [name for name in inputs_of(exported) if name not in unused]
+    in_spec = pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1]
+    whole = replace(
+        first.signature,
+        inputs=[given for given in first.signature.inputs if given.name in names],
+        outputs=[spec.arg for spec in specs],
+        in_spec=in_spec,
+        out_spec=out_spec,
+        forward_arg_names=names,
+    )
+    used = {str(spec.target) for spec in signature.input_specs if spec.target is not None}
+    made = ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=signature,
+        state_dict={name: value for name, value in exported.state_dict.items() if name in used},
+        range_constraints=exported.range_constraints,
+        module_call_graph=[replace(first, signature=whole), *others],
+        example_inputs=_without(exported.example_inputs, unused),
+        constants={name: value for name, value in exported.constants.items() if name in used},
+        verifiers=verifiers or exported.verifiers,
+    )
+    # What the trace learnt of sizes is spelt by the inputs' names, which a call checks.
+    made._guards_code = [guard for guard in made._guards_code if not any(f"'{name}'" in guard for name in unused)]
+    return made
+
+
+def _without(example: Any, unused: frozenset[str]) -> Any:
+    if example is None:
+        return None
+    args, named = example
+    return args, {name: value for name, value in named.items() if name not in unused}
