@@ -16,7 +16,7 @@ from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import evaluating
 from headrace.frontend.eager.run import DryRun, dry_run, special_ids, without_target
-from headrace.frontend.eager.signature import DECODED, Served, Signature, positions, sample, signature
+from headrace.frontend.eager.signature import DECODED, CallSignature, Served, positions, sample, signature
 from headrace.frontend.export.exporter import export, free_axes
 from headrace.frontend.facts.array_axes import fit_arrays
 from headrace.frontend.facts.config_claims import config_hash, read_claims, read_labels
@@ -40,6 +40,8 @@ from headrace.ir import (
     SEQUENCE,
     TARGET,
     Axis,
+    Evidence,
+    Facts,
     Head,
     Input,
     Limits,
@@ -50,6 +52,7 @@ from headrace.ir import (
     Positions,
     PositionSource,
     Program,
+    Signature,
     Source,
     Stage,
     Task,
@@ -118,28 +121,34 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         source=_source(checkpoint),
         stage=Stage.TRACED,
         dtype=str(next(p.dtype for p in module.parameters() if p.is_floating_point())).removeprefix("torch."),
-        inputs=given,
-        outputs=_described(exported, kinds, accepted),
-        head=seen.head,
-        vocabulary=seen.vocabulary,
-        token_types=read_table(exported, "token_type_ids"),
-        head_note=seen.note,
-        head_rows=rows,
-        positions=where,
-        limits=limits,
-        rows=seen.rows if accepted.arrays and not free_axes(accepted.arrays) else None,
-        marker=accepted.marker,
-        target_limits=find_target_limits(exported, config) if accepted.decodes else None,
-        text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
-        labels=read_labels(config, seen.head, seen.width),
-        pooling=pooling,
-        claims=read_claims(config),
-        routed_experts=any(getattr(n.target, "_opname", "") in ROUTERS for n in exported.graph.nodes),
-        attention_calls=len(seen.calls),
-        recurrent_calls=seen.recurrent,
-        missing=tuple(f"model.{name}" for name in checkpoint.missing),
-        declared_tasks=checkpoint.sentence.tasks if checkpoint.sentence else (),
-        declared_default=_declared_default(checkpoint),
+        signature=Signature(
+            inputs=given,
+            outputs=_described(exported, kinds, accepted),
+            head=seen.head,
+            vocabulary=seen.vocabulary,
+            head_rows=rows,
+            head_note=seen.note,
+            token_types=read_table(exported, "token_type_ids"),
+            marker=accepted.marker,
+            rows=seen.rows if accepted.arrays and not free_axes(accepted.arrays) else None,
+        ),
+        facts=Facts(
+            positions=where,
+            limits=limits,
+            target_limits=find_target_limits(exported, config) if accepted.decodes else None,
+            text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
+            labels=read_labels(config, seen.head, seen.width),
+            pooling=pooling,
+        ),
+        evidence=Evidence(
+            claims=read_claims(config),
+            routed_experts=any(getattr(n.target, "_opname", "") in ROUTERS for n in exported.graph.nodes),
+            attention_calls=len(seen.calls),
+            recurrent_calls=seen.recurrent,
+            missing=tuple(f"model.{name}" for name in checkpoint.missing),
+            declared_tasks=checkpoint.sentence.tasks if checkpoint.sentence else (),
+            declared_default=_declared_default(checkpoint),
+        ),
     )
     return Traced(program, Behaviour(served, config, seen, offset))
 
@@ -207,7 +216,11 @@ def _outputs(checkpoint: Checkpoint, seen: DryRun, pooling: Pooling | None) -> t
 
 
 def _served(
-    checkpoint: Checkpoint, accepted: Signature, seen: DryRun, kinds: tuple[OutputKind, ...], pooling: Pooling | None
+    checkpoint: Checkpoint,
+    accepted: CallSignature,
+    seen: DryRun,
+    kinds: tuple[OutputKind, ...],
+    pooling: Pooling | None,
 ) -> Served:
     tail = checkpoint.sentence.modules if checkpoint.sentence and len(checkpoint.sentence.modules) else None
     own = seen.own if pooling and not pooling.kinds else ""
@@ -215,7 +228,7 @@ def _served(
     return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, pool, tail, own)
 
 
-def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> dict[str, Tensor]:
+def _sample(config: Any, accepted: CallSignature, vocabulary: int, offset: int) -> dict[str, Tensor]:
     if accepted.arrays:
         drawn = sample(BATCH, LENGTH, vocabulary, special_ids(config), arrays=accepted.arrays)
         return {name: drawn[name] for name in accepted.inputs}
@@ -226,7 +239,7 @@ def _sample(config: Any, accepted: Signature, vocabulary: int, offset: int) -> d
 
 
 def _lengths(
-    exported: ExportedProgram, config: Any, accepted: Signature, offset: int, inputs: dict[str, Tensor]
+    exported: ExportedProgram, config: Any, accepted: CallSignature, offset: int, inputs: dict[str, Tensor]
 ) -> tuple[Positions, Limits]:
     if accepted.arrays:
         why = "nothing in the model bounds the length" if free_axes(accepted.arrays) else "every input is of one size"
@@ -245,7 +258,7 @@ def _cut(
     seen: DryRun,
     config: Any,
     offset: int,
-    accepted: Signature,
+    accepted: CallSignature,
 ) -> tuple[ExportedProgram, PoolKind | None]:
     if seen.head is not Head.SEQUENCE or accepted.arrays:
         return exported, None
@@ -259,7 +272,7 @@ def _cut(
     return exported, rows
 
 
-def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...], accepted: Signature) -> tuple[Output, ...]:
+def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...], accepted: CallSignature) -> tuple[Output, ...]:
     outputs = []
     for kind, node in zip(kinds, graphs.outputs_of(exported), strict=True):
         width = node.meta["val"].shape[-1]

@@ -36,11 +36,20 @@ ANSWERS = {
 
 def offered(program: Program) -> dict[Task, str]:
     """Rule C1: the tasks that the head and the sentence-transformers modules offer, each with its source."""
-    source = f"the {program.head} head" if program.head is not Head.NONE else "the model without a head"
-    tasks = dict.fromkeys(OFFERS[program.head], source)
-    if program.head is Head.SEQUENCE and program.labels and len(program.labels.names) == 1 and not program.arrays:
+    source = (
+        f"the {program.signature.head} head" if program.signature.head is not Head.NONE else "the model without a head"
+    )
+    tasks = dict.fromkeys(OFFERS[program.signature.head], source)
+    if (
+        program.signature.head is Head.SEQUENCE
+        and program.facts.labels
+        and len(program.facts.labels.names) == 1
+        and not program.signature.arrays
+    ):
         tasks[Task.SCORE] = "the sequence head's single label"
-    return tasks | {task: "the sentence-transformers modules" for task in program.declared_tasks if task not in tasks}
+    return tasks | {
+        task: "the sentence-transformers modules" for task in program.evidence.declared_tasks if task not in tasks
+    }
 
 
 def enabled(route: Route, prefill: Prefill) -> frozenset[Task]:
@@ -54,11 +63,15 @@ def decide(program: Program) -> tuple[TaskDecision, ...]:
 
     A program without a route yet supports nothing.
     """
-    if program.route is None or program.prefill is None:
+    if program.decision.route is None or program.decision.prefill is None:
         return ()
-    allowed = enabled(program.route, program.prefill)
+    allowed = enabled(program.decision.route, program.decision.prefill)
     return tuple(
-        TaskDecision(task, task in allowed, _reason(program.route, program.prefill, task, source, task in allowed))
+        TaskDecision(
+            task,
+            task in allowed,
+            _reason(program.decision.route, program.decision.prefill, task, source, task in allowed),
+        )
         for task, source in sorted(offered(program).items())
     )
 
@@ -113,11 +126,11 @@ class Tasks(Mapping[str, TaskDecision]):
 
 def preferred(program: Program) -> Task:
     """Rule C7 without a user's wish: the modules' task, else the head's, else embed."""
-    if program.declared_default is not None:
-        return program.declared_default
-    if program.head is Head.SEQUENCE and Task.SCORE in offered(program):
+    if program.evidence.declared_default is not None:
+        return program.evidence.declared_default
+    if program.signature.head is Head.SEQUENCE and Task.SCORE in offered(program):
         return Task.SCORE
-    return next(iter(OFFERS[program.head]), Task.EMBED)
+    return next(iter(OFFERS[program.signature.head]), Task.EMBED)
 
 
 def select(program: Program, wish: str | None) -> tuple[Task | None, str | None]:
@@ -144,12 +157,13 @@ def select(program: Program, wish: str | None) -> tuple[Task | None, str | None]
 
 def refusal(program: Program, wish: str) -> str:
     """Rule C5: what the route enables, what was selected, what the model offers, and one of two hints."""
-    if program.route is None or program.prefill is None:
+    route, prefill = program.decision.route, program.decision.prefill
+    if route is None or prefill is None:
         return f"The program has no route yet, so it supports no task; {wish} was selected."
     names = sorted(offered(program))
-    allowed = sorted(enabled(program.route, program.prefill))
+    allowed = sorted(enabled(route, prefill))
     return (
-        f"The task {wish} is not supported. {program.route.name} with {program.prefill} prefill enables: "
+        f"The task {wish} is not supported. {route.name} with {prefill} prefill enables: "
         f"{', '.join(allowed)}. Selected: {wish}. The model offers: {', '.join(names) or 'nothing'}. "
         f"{_hint(program, wish)}"
     )
@@ -157,20 +171,22 @@ def refusal(program: Program, wish: str) -> str:
 
 def _hint(program: Program, wish: str) -> str:
     supported = [decision.task for decision in decide(program) if decision.supported]
-    opens = program.prefill is Prefill.CHUNKED and wish in TOKEN_LEVEL and wish in offered(program)
+    opens = program.decision.prefill is Prefill.CHUNKED and wish in TOKEN_LEVEL and wish in offered(program)
     if supported:
         also = f", or {SINGLE_PASS_HINT} to enable {wish}" if opens else ""
         return f"Choose one of: {', '.join(supported)}{also}."
     if opens:
         return f"To make it work, {SINGLE_PASS_HINT}: every token of a sequence is then present in one step."
-    if token := [task for task in offered(program) if task in TOKEN_LEVEL and program.prefill is Prefill.CHUNKED]:
+    if token := [
+        task for task in offered(program) if task in TOKEN_LEVEL and program.decision.prefill is Prefill.CHUNKED
+    ]:
         return f"The model offers {token[0]} alone, which works when you {SINGLE_PASS_HINT}."
     if not offered(program):
-        return f"Nothing can be served: {program.head_note or 'the model offers no task'}."
-    assert program.route is not None
-    return f"Nothing can be served: {program.route.name} enables none of what the model offers."
+        return f"Nothing can be served: {program.signature.head_note or 'the model offers no task'}."
+    assert program.decision.route is not None
+    return f"Nothing can be served: {program.decision.route.name} enables none of what the model offers."
 
 
 def answering(program: Program, task: Task) -> Output:
     """The output that a supported task is answered from."""
-    return next(found for kind in ANSWERS[task] if (found := program.output(kind)) is not None)
+    return next(found for kind in ANSWERS[task] if (found := program.signature.output(kind)) is not None)

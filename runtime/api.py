@@ -61,7 +61,7 @@ class Traced:
     def tasks(self) -> Tasks:
         """The supported tasks; empty, never an exception, where nothing is."""
         try:
-            return Tasks(self.analysed.tasks)
+            return Tasks(self.analysed.decision.tasks)
         except HeadraceError:
             return Tasks(())
 
@@ -97,7 +97,7 @@ class Lowered:
     @property
     def tasks(self) -> Tasks:
         """The supported tasks."""
-        return Tasks(self.program.tasks)
+        return Tasks(self.program.decision.tasks)
 
     @in_turn
     def as_text(self, task: str | None = None) -> str:

@@ -45,14 +45,18 @@ class Arrays:
         Raises:
             InputError: a limit in tokens, or a budget that no request fits.
         """
-        (self._input,) = program.arrays
+        (self._input,) = program.signature.arrays
         self._axes = self._input.axes[1:]
         self._free = free_axis(self._input)
-        self._rows, self._budget = program.rows, token_budget
+        self._rows, self._budget = program.signature.rows, token_budget
         if max_length is not None:
             raise InputError(f"max_length counts tokens, but the model reads {self._described()}. Leave it out.")
-        if token_budget is not None and (not counts(token_budget) or token_budget < (program.rows or 1)):
-            least = f"one request makes {program.rows} rows" if program.rows else "an int of 1 and above is accepted"
+        if token_budget is not None and (not counts(token_budget) or token_budget < (program.signature.rows or 1)):
+            least = (
+                f"one request makes {program.signature.rows} rows"
+                if program.signature.rows
+                else "an int of 1 and above is accepted"
+            )
             raise InputError(f"token_budget is {token_budget!r}, the rows in one step at most; {least}.")
 
     def drawn(self, given: Any) -> Iterator[Any]:

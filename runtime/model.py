@@ -78,7 +78,7 @@ class CompiledModel:
             warnings.warn(warning, HeadraceWarning, stacklevel=4)
         self._reader: Texts | Arrays = (
             Arrays(program, max_length, token_budget)
-            if program.arrays
+            if program.signature.arrays
             else Texts(tokenizer, program, max_length, token_budget)
         )
         self._first = 0
@@ -148,7 +148,7 @@ class CompiledModel:
     @property
     def tasks(self) -> Tasks:
         """The supported tasks, each with its reason; `.refused` lists what is offered and not enabled."""
-        return Tasks(self.program.tasks)
+        return Tasks(self.program.decision.tasks)
 
     @property
     def target(self) -> str:
@@ -163,7 +163,7 @@ class CompiledModel:
     @property
     def quantized(self) -> Quantized | None:
         """What is quantised and what that costs, of what was compiled first; None where nothing is."""
-        return self.engine.described().quantized
+        return self.engine.described().form.quantized
 
     def as_text(self) -> str:
         """The program on a page."""
@@ -223,12 +223,16 @@ class CompiledModel:
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
         """
-        width = self.engine.lane(Task.EMBED, progress).program.outputs[0].width
+        width = self.engine.lane(Task.EMBED, progress).program.signature.outputs[0].width
         require_choice("normalize", normalize)
         if dimensions is not None and not (counts(dimensions) and dimensions <= width):
             met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
             raise InputError(f"{met}: choose from 1 to {width}.")
-        wanted = bool(self.program.pooling and self.program.pooling.normalize) if normalize is None else normalize
+        wanted = (
+            bool(self.program.facts.pooling and self.program.facts.pooling.normalize)
+            if normalize is None
+            else normalize
+        )
         listed = list(self._reader.drawn(texts))
         parts = self._ahead(Task.EMBED, listed, truncate=truncate, prompt=prompt)
         vectors = np.empty((len(listed), dimensions or width), np.float32)
@@ -286,11 +290,11 @@ class CompiledModel:
         self, task: Task, texts: list[Any], truncate: bool | None, batch_size: int | None, progress: bool | None
     ) -> list[Classification]:
         self.engine.lane(task, progress)
-        assert self.program.labels is not None
+        assert self.program.facts.labels is not None
         pairs = bool(texts) and isinstance(texts[0], (tuple, list))
         parts = self._ahead(task, texts, truncate=truncate, pairs=pairs)
         rows = self.engine.run_parts(task, parts, len(texts), batch_size, progress, self._first)
-        return [answers.classification(row, self.program.labels) for row in rows]
+        return [answers.classification(row, self.program.facts.labels) for row in rows]
 
     def token_classify(
         self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
@@ -301,7 +305,7 @@ class CompiledModel:
             raise InputError(f"aggregation is {aggregation!r}; choose from {', '.join(answers.AGGREGATIONS)}.")
         listed = list(self._reader.drawn(texts))
         self.engine.lane(Task.TOKEN_CLASSIFY, progress)
-        labels = self.program.labels
+        labels = self.program.facts.labels
         assert labels is not None
         encoded = self._texts().encode(listed, truncate=truncate, offsets=True, first=self._first)
         rows = self.engine.run_parts(Task.TOKEN_CLASSIFY, [encoded], len(listed), batch_size, progress, self._first)

@@ -76,7 +76,7 @@ def facts(*types: AttentionType, **changes: Any) -> Program:
         "attention": specs(*types),
         "attention_calls": len(types),
     }
-    return Program(**(plain | changes))
+    return Program.of(**(plain | changes))
 
 
 def program_of(module: Any, *inputs: str, dynamic: bool = True, **changes: Any) -> Program:

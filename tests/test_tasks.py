@@ -62,7 +62,7 @@ def test_supported_is_what_is_offered_and_enabled(head, state, prefill):
     opens = POOLED | (TOKEN_LEVEL if prefill is SINGLE else set())
     opens |= {"generate"} if state in (State.DECODER, State.HYBRID, State.ENCODER_DECODER) else set()
     assert set(offered(program)) == OFFERS[head]
-    assert enabled(program.route, program.prefill) == opens
+    assert enabled(program.decision.route, program.decision.prefill) == opens
     assert served(program) == OFFERS[head] & opens
 
 
@@ -204,9 +204,9 @@ def test_a_refusal_holds_enabled_selected_and_offered(head, state, prefill):
     program = decided(head, state, prefill)
     for wish in sorted(set(Task) - served(program)):
         text = refused(program, wish)
-        allowed = ", ".join(sorted(enabled(program.route, prefill)))
+        allowed = ", ".join(sorted(enabled(program.decision.route, prefill)))
         assert f"The task {wish} is not supported." in text
-        assert f"{program.route.name} with {prefill} prefill enables: {allowed}." in text
+        assert f"{program.decision.route.name} with {prefill} prefill enables: {allowed}." in text
         assert f"Selected: {wish}." in text
         assert f"The model offers: {', '.join(sorted(OFFERS[head])) or 'nothing'}." in text
 

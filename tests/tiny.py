@@ -417,12 +417,12 @@ def fed(program: Any, ids: Any, mask: Any = None, target: Any = None, target_mas
     import torch
 
     mask = torch.ones_like(ids) if mask is None else mask
-    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.positions.offset
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + program.facts.positions.offset
     given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": ids * 0}
     if target is not None:
         real = torch.ones_like(target) if target_mask is None else target_mask
         given |= {"decoder_input_ids": target, "decoder_attention_mask": real}
-    return {name: given[name] for name in program.input_names}
+    return {name: given[name] for name in program.signature.input_names}
 
 
 def outputs_of(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
@@ -430,7 +430,7 @@ def outputs_of(program: Any, ids: Any, mask: Any = None) -> dict[str, Any]:
     from headrace import graphs
 
     outputs, _ = graphs.run(program.graph, fed(program, ids, mask))
-    return {output.name: value for output, value in zip(program.outputs, outputs, strict=True)}
+    return {output.name: value for output, value in zip(program.signature.outputs, outputs, strict=True)}
 
 
 def rows_of(program: Any, ids: Any, mask: Any = None) -> Any:
@@ -442,4 +442,4 @@ def arrays(program: Any, count: int = 1, rows: int = 7, seed: int = 0) -> list[A
     """That many random requests, without a batch axis, for a program that reads arrays."""
     from headrace.feed import draw
 
-    return [draw(program.arrays[0], 1, rows, seed=1000 * seed + number)[0].numpy() for number in range(count)]
+    return [draw(program.signature.arrays[0], 1, rows, seed=1000 * seed + number)[0].numpy() for number in range(count)]

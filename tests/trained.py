@@ -46,7 +46,7 @@ def program(**facts: Any) -> Program:
         "positions": Positions(PositionSource.INPUT),
         "limits": Limits(None, "nothing in the model bounds the length"),
     }
-    return Program(**(plain | facts))
+    return Program.of(**(plain | facts))
 
 
 def limited(length: int | None, **facts: Any) -> Program:

@@ -45,8 +45,8 @@ class Replays:
         Args:
             run: the compiled program; takes its inputs by position, on the device.
         """
-        self._run, self._names, self._offset = run, program.input_names, program.positions.offset
-        self._per_token = program.outputs[0].kind in PER_TOKEN_OUTPUTS
+        self._run, self._names, self._offset = run, program.signature.input_names, program.facts.positions.offset
+        self._per_token = program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
         self._seen: Counter[Shape] = Counter()
         self._long: dict[Shape, Capture] = {}
         self._capturing = True

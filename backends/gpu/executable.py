@@ -69,7 +69,7 @@ class OfGraph:
     def __init__(self, program: Program) -> None:
         """Keep the graph, which is on the device."""
         self.calls = 0
-        self._exported, self._names = program.graph, program.input_names
+        self._exported, self._names = program.graph, program.signature.input_names
         self._lock = threading.Lock()
 
     def save(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class Packed(OfGraph):
             program: packed, its graph on the device.
         """
         super().__init__(program)
-        longest = max(step_tokens, program.limits.length or 0, LONGEST)
+        longest = max(step_tokens, program.facts.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = _compiled(_kernels(program), program, lambda: sample_row(program, *SAMPLE), longest)
             self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
@@ -210,7 +210,7 @@ def unlogged(name: str) -> Iterator[None]:
 
 def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:
     """The inputs in order, their free sizes marked: bounded by `longest`, or as far as the guards allow."""
-    for given in program.inputs:
+    for given in program.signature.inputs:
         for place, axis in enumerate(given.axes):
             if axis.size is not None:
                 continue
@@ -220,7 +220,7 @@ def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> l
                 # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
                 least = 3 if given.name == OFFSETS else 2
                 torch._dynamo.mark_dynamic(sample[given.name], place, min=least, max=longest + 1)
-    return [sample[name] for name in program.input_names]
+    return [sample[name] for name in program.signature.input_names]
 
 
 def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
@@ -229,10 +229,10 @@ def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
     begin = offsets[:-1].repeat_interleave(offsets.diff())
     place = (torch.arange(tokens, device="cuda") - begin)[None]
     rows = {
-        "input_ids": place % program.vocabulary,
-        "position_ids": place % (program.limits.length or tokens) + program.positions.offset,
+        "input_ids": place % program.signature.vocabulary,
+        "position_ids": place % (program.facts.limits.length or tokens) + program.facts.positions.offset,
     }
-    return {name: rows.get(name, place * 0) for name in program.input_names if name != OFFSETS} | {
+    return {name: rows.get(name, place * 0) for name in program.signature.input_names if name != OFFSETS} | {
         OFFSETS: offsets.to(torch.int32)
     }
 
@@ -240,11 +240,11 @@ def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
 def sample_batch(program: Program) -> dict[str, Tensor]:
     """A batch of sequences as long as the program allows, or as BATCH says, on the device."""
     count, length = BATCH
-    rows = min(length, program.limits.length or length)
-    targets = min(length, program.target_limits.length or length) if program.target_limits else length
-    made = {given.name: draw(given, count, rows) for given in program.arrays}
-    for given in program.inputs:
+    rows = min(length, program.facts.limits.length or length)
+    targets = min(length, program.facts.target_limits.length or length) if program.facts.target_limits else length
+    made = {given.name: draw(given, count, rows) for given in program.signature.arrays}
+    for given in program.signature.inputs:
         if given.name not in made:
             ones = torch.ones([count, targets if TARGET in given.axes else rows], dtype=torch.int64)
-            made[given.name] = ones * program.positions.offset if given.name == "position_ids" else ones
+            made[given.name] = ones * program.facts.positions.offset if given.name == "position_ids" else ones
     return {name: value.cuda() for name, value in made.items()}

@@ -58,15 +58,15 @@ def _choices(program: Program, target: str, architecture: Architecture | None, p
             "local memory a program",
             "it was asked for; kernels compile for it anywhere, the rest of the program where it is",
         )
-    if program.attention:
+    if program.nodes.attention:
         yield _attention(program, padded)
     yield from _activations(program, architecture)
     yield from _graphs(program)
-    if program.quantized is not None:
+    if (quantized := program.form.quantized) is not None:
         yield Choice(
             "products in 8 bits",
-            f"{program.quantized.layers} of {program.quantized.among} linear layers, by torch._scaled_mm",
-            f"{program.quantized.scheme} was asked for: a scale for each row, found as it comes, and for each output",
+            f"{quantized.layers} of {quantized.among} linear layers, by torch._scaled_mm",
+            f"{quantized.scheme} was asked for: a scale for each row, found as it comes, and for each output",
         )
     yield Choice(
         "products",
@@ -76,12 +76,12 @@ def _choices(program: Program, target: str, architecture: Architecture | None, p
 
 
 def _attention(program: Program, padded: str) -> Choice:
-    kinds = ", ".join(sorted({f"{spec.type} {spec.mask}" for spec in program.attention}))
-    if program.layout is Layout.PADDED:
+    kinds = ", ".join(sorted({f"{spec.type} {spec.mask}" for spec in program.nodes.attention}))
+    if program.form.layout is Layout.PADDED:
         return Choice("attention", padded, f"the program is padded; {kinds}, by the mask that the graph computes")
     return Choice(
         "attention",
-        f"Headrace's Triton kernel, for all {len(program.attention)}",
+        f"Headrace's Triton kernel, for all {len(program.nodes.attention)}",
         f"one source serves CUDA and ROCm and takes every mask; {kinds} here",
     )
 
@@ -89,7 +89,7 @@ def _attention(program: Program, padded: str) -> Choice:
 def _activations(program: Program, architecture: Architecture | None) -> Iterator[Choice]:
     """The layers that a kernel of ours computes with their activation."""
     name = architecture.name if architecture else family(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    count = sum(1 for _ in activations(program.graph.graph)) if program.layout is Layout.PACKED else 0
+    count = sum(1 for _ in activations(program.graph.graph)) if program.form.layout is Layout.PACKED else 0
     if count and name in PRODUCTS:
         yield Choice(
             "activations",
@@ -100,7 +100,7 @@ def _activations(program: Program, architecture: Architecture | None) -> Iterato
 
 def _graphs(program: Program) -> Iterator[Choice]:
     """What is captured as graphs of the device, launched at once, and what is not."""
-    if program.layout is Layout.PADDED:
+    if program.form.layout is Layout.PADDED:
         yield Choice("captured in graphs", "nothing", _padded_why(program))
     elif not capturable(program.graph):
         why = "an operator may wait for the device: another library's, or one that shapes its answer by data"
@@ -111,18 +111,18 @@ def _graphs(program: Program) -> Iterator[Choice]:
             f"rows of up to {SHORT_ROWS[-1]:,} tokens; longer ones, up to {LONGEST:,}, when they come again",
             "launching kernel by kernel costs more than computing a short row",
         )
-    if program.route is not None and program.route.state is State.ENCODER_DECODER:
+    if program.decision.route is not None and program.decision.route.state is State.ENCODER_DECODER:
         yield from _halves(program)
 
 
 def _padded_why(program: Program) -> str:
-    reason = program.layout_why.rstrip(".") or "it is padded"
+    reason = program.form.layout_why.rstrip(".") or "it is padded"
     return f"{reason}; so it runs padded, in other shapes at each step, and a captured graph holds for one shape alone"
 
 
 def _halves(program: Program) -> Iterator[Choice]:
     """The parts of an encoder-decoder, by what they have to do with a captured graph."""
-    crossing = [spec for spec in program.attention if spec.type is AttentionType.ENCODER_DECODER]
+    crossing = [spec for spec in program.nodes.attention if spec.type is AttentionType.ENCODER_DECODER]
     if not crossing:
         yield Choice(
             "not captured", "the decoder and its cross attention", "this task reads the encoder alone: they do not run"

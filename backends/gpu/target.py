@@ -107,7 +107,7 @@ class Gpu:
         return self._compiled(program.with_(exported=on_device(program)))
 
     def _compiled(self, moved: Program) -> Executable:
-        if moved.layout is Layout.PADDED:
+        if moved.form.layout is Layout.PADDED:
             return Padded(moved, self.decompositions)
         return Packed(moved, self.step_tokens)
 

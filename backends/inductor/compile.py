@@ -139,7 +139,7 @@ def compile_program(program: Program, decompositions: Decompositions = DECOMPOSI
         lowered = program.graph.run_decompositions(dict(decompositions))
         torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
     debug.say(debug.CODE, f"compiled package: {package}")
-    return Compiled(package, program.input_names, keep=folder)
+    return Compiled(package, program.signature.input_names, keep=folder)
 
 
 @contextmanager

@@ -62,12 +62,12 @@ class Onnx:
         from headrace.backends.onnx.export.weights import write
 
         folder = tempfile.TemporaryDirectory(prefix="headrace-")
-        path = Path(folder.name) / f"{program.outputs[0].kind}.onnx"
+        path = Path(folder.name) / f"{program.signature.outputs[0].kind}.onnx"
         write(build(program, PROFILES["std"]), path, EXTERNAL_FROM)
-        return Executable(Session(path, self._providers), names.OUTPUTS[program.outputs[0].kind], keep=folder)
+        return Executable(Session(path, self._providers), names.OUTPUTS[program.signature.outputs[0].kind], keep=folder)
 
     def load(self, path: Path, program: Program) -> Executable:
         """Load a file, or take another output of one that is loaded."""
         if path not in self._sessions:
             self._sessions[path] = Session(path, self._providers)
-        return Executable(self._sessions[path], names.OUTPUTS[program.outputs[0].kind])
+        return Executable(self._sessions[path], names.OUTPUTS[program.signature.outputs[0].kind])

@@ -14,7 +14,7 @@ def register(program: Program) -> None:
     Raises:
         TargetError: transformers is not installed.
     """
-    if not program.routed_experts:
+    if not program.evidence.routed_experts:
         return
     try:
         importlib.import_module("transformers.integrations.moe")

@@ -15,7 +15,7 @@ from headrace.errors import TraceError, non_finite
 from headrace.frontend.capture.attention import Call, Readers, capture, implementation
 from headrace.frontend.eager.signature import (
     DECODED,
-    Signature,
+    CallSignature,
     call,
     encoder_rows,
     first_tensor,
@@ -68,7 +68,7 @@ class DryRun:
     own_maker: nn.Module | None = None
 
 
-def without_target(module: nn.Module, config: Any, signature: Signature) -> Signature:
+def without_target(module: nn.Module, config: Any, signature: CallSignature) -> CallSignature:
     """Give the decoder no target of its own where the head answers of the text: its forward makes one from the text.
 
     Such heads (BART's and T5's for sequences) read the row of the text's last end token, which they fail without.
@@ -91,7 +91,7 @@ def without_target(module: nn.Module, config: Any, signature: Signature) -> Sign
     return signature
 
 
-def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
+def dry_run(module: nn.Module, config: Any, signature: CallSignature) -> DryRun:
     """Run the model once on random tokens, through the captured interfaces.
 
     Raises:
@@ -137,7 +137,7 @@ def dry_run(module: nn.Module, config: Any, signature: Signature) -> DryRun:
 
 
 def _looks_back(
-    module: nn.Module, signature: Signature, backbone: nn.Module, inputs: dict[str, Tensor], vocabulary: int
+    module: nn.Module, signature: CallSignature, backbone: nn.Module, inputs: dict[str, Tensor], vocabulary: int
 ) -> bool:
     """Whether rows depend on the tokens before them and on none after; what a regrouped sum changes is far below."""
 
@@ -154,7 +154,7 @@ def _looks_back(
 
 
 def _rows(
-    module: nn.Module, signature: Signature, returned: list[tuple[nn.Module, Any]]
+    module: nn.Module, signature: CallSignature, returned: list[tuple[nn.Module, Any]]
 ) -> tuple[nn.Module, nn.Module | None, Tensor]:
     """The backbone, the module that ran encoder and decoder if one did, and the hidden rows that are served."""
     for pair, output in returned:
@@ -171,7 +171,7 @@ def _rows(
     return backbone, None, next(hidden_rows(out) for m, out in reversed(returned) if m is backbone)
 
 
-def rows_returned(module: nn.Module, signature: Signature, inputs: dict[str, Tensor]) -> Tensor:
+def rows_returned(module: nn.Module, signature: CallSignature, inputs: dict[str, Tensor]) -> Tensor:
     """The hidden rows [B, S, H] that the model makes of the inputs."""
     with _returns(module) as returned:
         call(module, signature, inputs)

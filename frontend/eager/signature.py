@@ -27,7 +27,7 @@ SWITCHES = {"use_cache": False, "return_dict": True}
 
 
 @dataclass(frozen=True)
-class Signature:
+class CallSignature:
     """What a module's forward accepts of what Headrace can feed it; positional where it names no input.
 
     `marker` is a token that a text must hold for the module to answer, None where it need not.
@@ -51,7 +51,7 @@ class Signature:
         return self.inputs[0] in ARRAYS
 
 
-def signature(module: nn.Module) -> Signature:
+def signature(module: nn.Module) -> CallSignature:
     """Read the inputs off `forward`; a wrapper with `**kwargs` is read through to the module inside.
 
     Raises:
@@ -76,11 +76,11 @@ def signature(module: nn.Module) -> Signature:
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
     if "input_ids" in outer and not open_ended:
         kept = tuple(name for name in inputs if name in outer)
-        return Signature(kept, tuple(name for name in switches if name in outer))
-    return Signature(inputs, switches) if open_ended else Signature(inputs[:1], (), positional=True)
+        return CallSignature(kept, tuple(name for name in switches if name in outer))
+    return CallSignature(inputs, switches) if open_ended else CallSignature(inputs[:1], (), positional=True)
 
 
-def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> Signature:
+def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> CallSignature:
     found = next(((name, names) for names in forwards for name in ARRAYS if name in names), None)
     if found is None:
         raise TraceError(
@@ -90,12 +90,12 @@ def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> Sig
     (name, inner), outer = found, forwards[0]
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in outer.values())
     if name not in outer and not open_ended:
-        return Signature((name,), (), positional=True)
+        return CallSignature((name,), (), positional=True)
     decoded = tuple(one for one in DECODED if one in inner)
-    return Signature((name, *decoded), tuple(switch for switch in SWITCHES if switch in inner))
+    return CallSignature((name, *decoded), tuple(switch for switch in SWITCHES if switch in inner))
 
 
-def call(module: nn.Module, signature: Signature, inputs: dict[str, Tensor]) -> Any:
+def call(module: nn.Module, signature: CallSignature, inputs: dict[str, Tensor]) -> Any:
     """Run the module on the inputs that it accepts; float32 arrays are cast to the module's own dtype."""
     given = {name: _cast(inputs[name], module) for name in signature.inputs if name in inputs}
     if signature.positional:
@@ -157,7 +157,7 @@ class Served(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        signature: Signature,
+        signature: CallSignature,
         backbone: nn.Module,
         pair: nn.Module | None,
         kinds: tuple[OutputKind, ...],

@@ -16,14 +16,14 @@ from torch import nn
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import implementation
 from headrace.frontend.eager.run import rows_returned, vocabulary_size
-from headrace.frontend.eager.signature import Signature, sample
+from headrace.frontend.eager.signature import CallSignature, sample
 from headrace.ir import BATCH, Axis, Input
 
 # No first row within so many samples: the model does not read audio samples.
 MOST_SAMPLES = 1 << 16
 
 
-def fit_arrays(module: nn.Module, signature: Signature, processor: Mapping[str, Any]) -> Signature:
+def fit_arrays(module: nn.Module, signature: CallSignature, processor: Mapping[str, Any]) -> CallSignature:
     """The signature with the axes of the arrays that the model reads; as it was for a model that reads token ids.
 
     Args:
@@ -106,7 +106,7 @@ SHAPES: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[tuple[Axis, 
 }
 
 
-def _fitted(module: nn.Module, signature: Signature, given: Input) -> Input:
+def _fitted(module: nn.Module, signature: CallSignature, given: Input) -> Input:
     """The input, if the model takes it, with what its free axis must hold for one row, and for one more."""
     free = next((place for place, axis in enumerate(given.axes) if place and axis.size is None), None)
     if free is None:
@@ -126,13 +126,13 @@ def _with(given: Input, place: int, axis: Axis) -> Input:
     return replace(given, axes=(*given.axes[:place], axis, *given.axes[place + 1 :]))
 
 
-def _rows(module: nn.Module, signature: Signature, given: Input) -> int:
+def _rows(module: nn.Module, signature: CallSignature, given: Input) -> int:
     vocabulary = vocabulary_size(module) if signature.decodes else 0
     inputs = sample(1, 1, vocabulary, frozenset(), arrays=(given,))
     return int(rows_returned(module, signature, inputs).shape[1])
 
 
-def _yields(module: nn.Module, signature: Signature, given: Input, rows: int) -> bool:
+def _yields(module: nn.Module, signature: CallSignature, given: Input, rows: int) -> bool:
     """Whether that size makes so many rows; a convolution refuses what is shorter than its kernel."""
     try:
         return _rows(module, signature, given) >= rows

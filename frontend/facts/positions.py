@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from headrace import graphs
 from headrace.errors import TraceError, non_finite
 from headrace.frontend.eager.run import special_ids
-from headrace.frontend.eager.signature import DECODED, Signature, call, hidden_rows, positions, sample
+from headrace.frontend.eager.signature import DECODED, CallSignature, call, hidden_rows, positions, sample
 from headrace.ir import Limits, Positions, PositionSource
 
 LENGTH = 5
@@ -21,7 +21,7 @@ GRAPH_LENGTHS = (4, 7)
 PLAIN = ("view", "expand", "clone", "_to_copy", "to", "unsqueeze", "squeeze", "slice", "select", "alias", "reshape")
 
 
-def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary: int) -> int:
+def find_offset(module: nn.Module, config: Any, signature: CallSignature, vocabulary: int) -> int:
     """The first token's position, found by behaviour: explicit positions that change nothing, bit for bit.
 
     The RoBERTa family starts past its padding id; others at 0. Nothing here knows their names.
@@ -47,7 +47,7 @@ def find_offset(module: nn.Module, config: Any, signature: Signature, vocabulary
     )
 
 
-def without_added_types(module: nn.Module, config: Any, signature: Signature, vocabulary: int) -> Signature:
+def without_added_types(module: nn.Module, config: Any, signature: CallSignature, vocabulary: int) -> CallSignature:
     """Leave token types out where zeros are not what the model takes by itself: GPT-2 adds a row for them."""
     if "token_type_ids" not in signature.inputs:
         return signature

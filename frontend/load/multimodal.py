@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from headrace.frontend.eager.signature import ARRAYS, DECODED, Signature
+from headrace.frontend.eager.signature import ARRAYS, DECODED, CallSignature
 
 
-def failure(module: nn.Module, config: Any, signature: Signature, what: str, error: Exception) -> str:
+def failure(module: nn.Module, config: Any, signature: CallSignature, what: str, error: Exception) -> str:
     """The message for a forward that failed on a batch of `what`."""
     takes = {name for inner in module.modules() for name in inspect.signature(inner.forward).parameters}
     if not signature.arrays and (others := sorted(takes & set(ARRAYS))):

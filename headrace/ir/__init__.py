@@ -16,13 +16,13 @@ from headrace.ir.attention import (
     Verdict,
     Window,
 )
-from headrace.ir.decision import Prefill, Route, State, Task, TaskDecision
+from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, Task, TaskDecision
+from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
     Activation,
-    Claim,
+    Facts,
     Labels,
     Limits,
-    PaddingRule,
     Pooling,
     Positions,
     PositionSource,
@@ -30,7 +30,7 @@ from headrace.ir.facts import (
     Source,
     TextRules,
 )
-from headrace.ir.program import Layout, Program, Stage
+from headrace.ir.program import Form, Layout, Nodes, Program, Stage
 from headrace.ir.signature import (
     BATCH,
     OFFSETS,
@@ -43,6 +43,7 @@ from headrace.ir.signature import (
     Output,
     OutputKind,
     PoolKind,
+    Signature,
     Tap,
 )
 
@@ -59,12 +60,17 @@ __all__ = [
     "Axis",
     "BiasKind",
     "Claim",
+    "Decision",
+    "Evidence",
+    "Facts",
+    "Form",
     "Head",
     "Input",
     "Labels",
     "Layout",
     "Limits",
     "MaskKind",
+    "Nodes",
     "Output",
     "OutputKind",
     "PaddingRule",
@@ -77,6 +83,7 @@ __all__ = [
     "Quantized",
     "RecurrentSpec",
     "Route",
+    "Signature",
     "Source",
     "Stage",
     "State",

@@ -35,6 +35,13 @@ class Prefill(StrEnum):
     CHUNKED = "chunked"
 
 
+class PaddingRule(StrEnum):
+    """Whether a padded batch answers as each sequence alone."""
+
+    EXACT = "exact"
+    UNPADDED = "unpadded"
+
+
 class State(StrEnum):
     """The model states of contract B."""
 
@@ -58,3 +65,18 @@ class Route:
     def name(self) -> str:
         """The state's name as a reader knows it: a custom state's own."""
         return self.custom or self.state.value
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the passes decided of a program, in the order in which they do.
+
+    Attributes:
+        padding: whether a padded batch answers as each sequence alone, None until it was measured.
+        tasks: a decision on every task that it offers.
+    """
+
+    route: Route | None = None
+    padding: PaddingRule | None = None
+    prefill: Prefill | None = None
+    tasks: tuple[TaskDecision, ...] = ()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headrace.ir.attention import MaskKind
 from headrace.ir.signature import PoolKind
 
 
@@ -66,22 +65,6 @@ class Limits:
     why: str
 
 
-class PaddingRule(StrEnum):
-    """Whether a padded batch answers as each sequence alone."""
-
-    EXACT = "exact"
-    UNPADDED = "unpadded"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a flag of the config says about causality. Never evidence: a claim that the mask denies is refused."""
-
-    flag: str
-    value: bool
-    says: MaskKind
-
-
 @dataclass(frozen=True)
 class TextRules:
     """What the model folder says of text.
@@ -131,3 +114,21 @@ class Source:
     config_hash: str
     versions: tuple[tuple[str, str], ...]
     parameters: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a program beside its nodes.
+
+    Attributes:
+        target_limits: the decoder's longest target, None where the graph takes no target.
+        labels: of the head, None where it names none.
+        pooling: how rows become a vector, None where the model makes none.
+    """
+
+    positions: Positions
+    limits: Limits
+    target_limits: Limits | None = None
+    text: TextRules = field(default_factory=TextRules)
+    labels: Labels | None = None
+    pooling: Pooling | None = None

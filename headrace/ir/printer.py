@@ -27,54 +27,55 @@ def program_text(program: Program) -> str:
 def _lines(program: Program) -> Iterator[str]:
     yield f"program ({program.stage}, {program.dtype})"
     yield f"  inputs     {inputs_text(program)}"
-    for output in program.outputs:
+    for output in program.signature.outputs:
         along = "" if output.along == SEQUENCE else f", along the {output.along.name}"
         yield f"  output     {output.name}: {output.kind}[{output.width}]{along}"
-    rows = f", rows: {program.head_rows}" if program.head_rows else ""
-    yield f"  head       {program.head}{rows}"
-    yield f"  positions  {positions_text(program.positions)}"
+    rows = f", rows: {program.signature.head_rows}" if program.signature.head_rows else ""
+    yield f"  head       {program.signature.head}{rows}"
+    yield f"  positions  {positions_text(program.facts.positions)}"
     yield from _bounds(program)
-    if program.pooling:
-        yield f"  pooling    {pooling_text(program.pooling)}"
-    if program.labels:
-        yield f"  labels     {labels_text(program.labels)}"
-    for claim in program.claims:
+    if program.facts.pooling:
+        yield f"  pooling    {pooling_text(program.facts.pooling)}"
+    if program.facts.labels:
+        yield f"  labels     {labels_text(program.facts.labels)}"
+    for claim in program.evidence.claims:
         yield f"  claim      {claim.flag}={claim.value} (says {claim.says})"
-    for spec in program.attention:
+    for spec in program.nodes.attention:
         yield f"  attention  {attention_text(spec)}"
-    for node in program.recurrent:
+    for node in program.nodes.recurrent:
         yield f"  recurrent  {recurrent_text(node)}"
-    if program.padding:
-        yield f"  padding    {program.padding}"
+    if program.decision.padding:
+        yield f"  padding    {program.decision.padding}"
     yield from _lowered(program)
-    if program.route:
-        yield f"  route      {program.route.name} ({program.route.rule}: {program.route.reason})"
-    if program.prefill:
-        yield f"  prefill    {program.prefill}"
-    for task in program.tasks:
+    if route := program.decision.route:
+        yield f"  route      {route.name} ({route.rule}: {route.reason})"
+    if program.decision.prefill:
+        yield f"  prefill    {program.decision.prefill}"
+    for task in program.decision.tasks:
         yield f"  task       {task.task}: {'supported' if task.supported else 'refused'} ({task.reason})"
 
 
 def _lowered(program: Program) -> Iterator[str]:
-    if program.layout is Layout.PACKED or program.layout_why:
-        yield f"  layout     {program.layout}" + f" ({program.layout_why})" * bool(program.layout_why)
-    if program.quantized:
-        made = program.quantized
+    if program.form.layout is Layout.PACKED or program.form.layout_why:
+        yield f"  layout     {program.form.layout}" + f" ({program.form.layout_why})" * bool(program.form.layout_why)
+    if program.form.quantized:
+        made = program.form.quantized
         yield f"  quantized  {made.scheme}, {made.layers} of {made.among} linear layers"
 
 
 def _bounds(program: Program) -> Iterator[str]:
-    yield f"  limit      {limits_text(program.limits)}"
-    if program.target_limits:
-        yield f"  target     {limits_text(program.target_limits)}"
-    if program.marker is not None:
-        yield f"  marker     the head reads the rows of token {program.marker}"
+    yield f"  limit      {limits_text(program.facts.limits)}"
+    if program.facts.target_limits:
+        yield f"  target     {limits_text(program.facts.target_limits)}"
+    if program.signature.marker is not None:
+        yield f"  marker     the head reads the rows of token {program.signature.marker}"
 
 
 def inputs_text(program: Program) -> str:
     """The inputs by name; of arrays the dtype and axes too."""
     return ", ".join(
-        f"{one.name} {one.dtype} {axes_text(one.axes)}" if one.is_array else one.name for one in program.inputs
+        f"{one.name} {one.dtype} {axes_text(one.axes)}" if one.is_array else one.name
+        for one in program.signature.inputs
     )
 
 
@@ -134,4 +135,4 @@ def attention_groups(program: Program) -> list[tuple[AttentionSpec, int]]:
     def kind(spec: AttentionSpec) -> str:
         return attention_text(spec).split(": ", 1)[1]
 
-    return [(run[0], len(run)) for _, group in groupby(program.attention, kind) if (run := list(group))]
+    return [(run[0], len(run)) for _, group in groupby(program.nodes.attention, kind) if (run := list(group))]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.ir.attention import AttentionSpec, RecurrentSpec
-from headrace.ir.decision import Prefill, Route, Task, TaskDecision
-from headrace.ir.facts import Claim, Labels, Limits, PaddingRule, Pooling, Positions, Quantized, Source, TextRules
-from headrace.ir.signature import Head, Input, Output, OutputKind, PoolKind, Tap
+from headrace.ir.decision import Decision
+from headrace.ir.evidence import Evidence
+from headrace.ir.facts import Facts, Quantized, Source
+from headrace.ir.serialize import INLINE
+from headrace.ir.signature import Signature, Tap
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -32,86 +34,76 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True)
+class Nodes:
+    """The typed nodes of the graph.
+
+    Attributes:
+        attention: one spec an attention, in call order.
+        recurrent: one spec a node that carries state along the sequence, in call order.
+        taps: the nodes whose values the output of kind TAPS holds side by side, in that order.
+    """
+
+    attention: tuple[AttentionSpec, ...] = ()
+    recurrent: tuple[RecurrentSpec, ...] = ()
+    taps: tuple[Tap, ...] = ()
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the program runs.
+
+    Attributes:
+        layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
+        quantized: the linear layers that multiply in fewer bits, None where all keep the program's dtype.
+    """
+
+    layout: Layout = Layout.PADDED
+    layout_why: str = ""
+    quantized: Quantized | None = None
+
+
+@dataclass(frozen=True)
 class Program:
     """An exported graph and the typed facts about it. Passes return new programs; nothing is changed in place.
 
     Attributes:
         exported: the graph, None where only the facts were read back from a manifest.
-        inputs: the graph's inputs, in order.
-        vocabulary: token ids lie below it; 0 where the inputs are arrays.
-        rows: hidden rows of a request where all have as many; None where they follow the sequence.
-        token_types: token type ids lie below it; None where nothing bounds them.
-        marker: the token whose rows the head reads, so that every text must hold it; None where it reads any.
-        target_limits: the decoder's longest target, None where the graph takes no target.
+        source: where it came from; for messages and manifests.
         dtype: the dtype that the weights and activations run in, as torch names it.
-        attention_calls: how often the eager model called transformers' attention interface.
-        recovered: the attention nodes that came of the model's own code instead.
-        missing: parameters that the checkpoint lacked; refused once a served output reads one.
-        layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
-        declared_tasks: what sentence-transformers modules add to the head's offer.
-        taps: the nodes whose values its output of kind TAPS holds side by side, in that order.
+        signature: what goes in and what comes out.
+        facts: positions, limits, labels, pooling, rules of text.
+        evidence: what was seen and claimed of the model, that the passes weigh.
+        nodes: its attentions and recurrences, typed.
+        decision: what was decided of it: padding, route, prefill, tasks.
+        form: how it runs.
     """
 
     exported: ExportedProgram | None = field(repr=False, compare=False)
     source: Source
     stage: Stage
     dtype: str
-    inputs: tuple[Input, ...]
-    outputs: tuple[Output, ...]
-    head: Head
-    vocabulary: int
-    positions: Positions
-    limits: Limits
-    rows: int | None = None
-    token_types: int | None = None
-    marker: int | None = None
-    target_limits: Limits | None = None
-    text: TextRules = field(default_factory=TextRules)
-    labels: Labels | None = None
-    pooling: Pooling | None = None
-    head_rows: PoolKind | None = None
-    head_note: str = ""
-    claims: tuple[Claim, ...] = ()
-    routed_experts: bool = False
-    attention_calls: int = 0
-    recurrent_calls: int = 0
-    recovered: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    declared_tasks: tuple[Task, ...] = ()
-    declared_default: Task | None = None
-    declared_state: str | None = None
-    attention: tuple[AttentionSpec, ...] = ()
-    recurrent: tuple[RecurrentSpec, ...] = ()
-    padding: PaddingRule | None = None
-    layout: Layout = Layout.PADDED
-    layout_why: str = ""
-    quantized: Quantized | None = None
-    route: Route | None = None
-    prefill: Prefill | None = None
-    tasks: tuple[TaskDecision, ...] = ()
-    taps: tuple[Tap, ...] = ()
+    signature: Signature = field(metadata=INLINE)
+    facts: Facts = field(metadata=INLINE)
+    evidence: Evidence = field(default_factory=Evidence, metadata=INLINE)
+    nodes: Nodes = field(default_factory=Nodes, metadata=INLINE)
+    decision: Decision = field(default_factory=Decision, metadata=INLINE)
+    form: Form = field(default_factory=Form, metadata=INLINE)
+
+    @classmethod
+    def of(cls, **facts: Any) -> Program:
+        """A program of facts by name, each of which finds its own part: `Program.of(stage=..., vocabulary=...)`."""
+        own = {name: facts[name] for name in facts.keys() - PART_OF.keys()}
+        return cls(**own, **{name: kind(**_of_part(name, facts)) for name, kind in PARTS.items()})
 
     def with_(self, **changes: Any) -> Program:
-        """A copy with some facts replaced."""
-        return replace(self, **changes)
+        """A copy with some facts replaced, by their own names: each finds its part."""
+        own = {name: changes[name] for name in changes.keys() - PART_OF.keys()}
+        parts = {PART_OF[name] for name in changes.keys() & PART_OF.keys()}
+        return replace(self, **own, **{part: replace(getattr(self, part), **_of_part(part, changes)) for part in parts})
 
     def placeless(self) -> Program:
         """A copy that names its source without the folders above it, which are its machine's own."""
         return self.with_(source=replace(self.source, name=PurePath(self.source.name).name))
-
-    def output(self, kind: OutputKind) -> Output | None:
-        """The output of that kind, if the graph has one."""
-        return next((output for output in self.outputs if output.kind is kind), None)
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """The names of the graph's inputs, in order."""
-        return tuple(given.name for given in self.inputs)
-
-    @property
-    def arrays(self) -> tuple[Input, ...]:
-        """The inputs that are arrays; empty where the model reads token ids."""
-        return tuple(given for given in self.inputs if given.is_array)
 
     @property
     def graph(self) -> ExportedProgram:
@@ -124,3 +116,19 @@ class Program:
         from headrace.ir.printer import program_text
 
         return program_text(self)
+
+
+PARTS: dict[str, Any] = {
+    "signature": Signature,
+    "facts": Facts,
+    "evidence": Evidence,
+    "nodes": Nodes,
+    "decision": Decision,
+    "form": Form,
+}
+# The part that holds a fact: names are unique across them.
+PART_OF = {one.name: part for part, kind in PARTS.items() for one in fields(kind)}
+
+
+def _of_part(part: str, facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if PART_OF.get(name) == part}

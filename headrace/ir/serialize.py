@@ -5,19 +5,32 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
+
+# The metadata of a field whose own fields are written beside the others': how facts are grouped is no part of the form.
+INLINE = {"inline": True}
 
 
 def encode(value: Any) -> Any:
     """The JSON form of a fact. Fields that take no part in comparison (the graph) are left out."""
     if dataclasses.is_dataclass(value):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
+        return _encode_dataclass(value)
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
     return value
+
+
+def _encode_dataclass(value: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for f in dataclasses.fields(value):
+        if f.compare:
+            held = encode(getattr(value, f.name))
+            made |= held if f.metadata == INLINE else {f.name: held}
+    return made
 
 
 def decode(kind: Any, data: Any) -> Any:
@@ -56,6 +69,7 @@ def _require(kind: Any, data: Any) -> None:
 def _decode_dataclass(kind: Any, data: Any) -> Any:
     # The graph's type is named for readers only: resolving the other annotations must not import torch.
     hints = typing.get_type_hints(kind, localns={"ExportedProgram": object})
+    data = _grouped(kind, hints, data)
     stored = {f.name: f for f in dataclasses.fields(kind) if f.compare}
     if unknown := sorted(set(data) - set(stored)):
         raise KeyError(f"{kind.__name__} has no {', '.join(unknown)}; its fields are {', '.join(stored)}")
@@ -65,3 +79,11 @@ def _decode_dataclass(kind: Any, data: Any) -> Any:
         raise KeyError(f"{kind.__name__} lacks {', '.join(lacking)}")
     left_out = {f.name: None for f in dataclasses.fields(kind) if not f.compare}
     return kind(**left_out, **{name: decode(hints[name], value) for name, value in data.items()})
+
+
+def _grouped(kind: Any, hints: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with what was written inline gathered under the field that holds it."""
+    left = dict(data)
+    parts = [f.name for f in dataclasses.fields(kind) if f.metadata == INLINE]
+    names = {part: [f.name for f in dataclasses.fields(hints[part])] for part in parts}
+    return {part: {name: left.pop(name) for name in names[part] if name in left} for part in parts} | left

@@ -117,3 +117,43 @@ class Input:
     def is_array(self) -> bool:
         """Whether it holds measured values (pixels, samples, features) and not one integer a token."""
         return not self.dtype.startswith("int")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a program takes and returns.
+
+    Attributes:
+        inputs: the graph's inputs, in order.
+        outputs: the graph's outputs, in order.
+        head_rows: which rows of a sequence the head reads, None where it reads all or was not cut.
+        head_note: why the head is OTHER.
+        vocabulary: token ids lie below it; 0 where the inputs are arrays.
+        token_types: token type ids lie below it; None where nothing bounds them.
+        marker: the token whose rows the head reads, so that every text must hold it; None where it reads any.
+        rows: hidden rows of a request where all have as many; None where they follow the sequence.
+    """
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    head: Head
+    vocabulary: int
+    head_rows: PoolKind | None = None
+    head_note: str = ""
+    token_types: int | None = None
+    marker: int | None = None
+    rows: int | None = None
+
+    def output(self, kind: OutputKind) -> Output | None:
+        """The output of that kind, if the graph has one."""
+        return next((output for output in self.outputs if output.kind is kind), None)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the graph's inputs, in order."""
+        return tuple(given.name for given in self.inputs)
+
+    @property
+    def arrays(self) -> tuple[Input, ...]:
+        """The inputs that are arrays; empty where the model reads token ids."""
+        return tuple(given for given in self.inputs if given.is_array)

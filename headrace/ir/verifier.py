@@ -35,7 +35,7 @@ def verify(program: Program, after: str) -> None:
 def dynamic_shapes(program: Program) -> Iterator[Breach]:
     """Every axis of an input that a call may choose is still symbolic."""
     placed = {node.name: node for node in program.graph.graph.nodes if node.op == "placeholder"}
-    for given in program.inputs:
+    for given in program.signature.inputs:
         shape = placed[given.name].meta["val"].shape
         free = [size for size, axis in zip(shape, given.axes, strict=True) if axis.size is None]
         if not all(isinstance(size, torch.SymInt) for size in free):
@@ -45,17 +45,17 @@ def dynamic_shapes(program: Program) -> Iterator[Breach]:
 def outputs_named(program: Program) -> Iterator[Breach]:
     """The graph returns as many values as the program names."""
     returned = len(graphs.outputs_of(program.graph))
-    if returned != len(program.outputs):
-        yield "output", f"{returned} values, {len(program.outputs)} names"
+    if returned != len(program.signature.outputs):
+        yield "output", f"{returned} values, {len(program.signature.outputs)} names"
 
 
 def specs_match_nodes(program: Program) -> Iterator[Breach]:
     """Each attention node has one spec, in call order, that says what the node's arguments say."""
     nodes = [node for node in program.graph.graph.nodes if node.target in ATTENDING]
-    if [node.name for node in nodes] != [spec.node for spec in program.attention]:
-        yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in program.attention]}"
+    if [node.name for node in nodes] != [spec.node for spec in program.nodes.attention]:
+        yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in program.nodes.attention]}"
         return
-    for node, spec in zip(nodes, program.attention, strict=True):
+    for node, spec in zip(nodes, program.nodes.attention, strict=True):
         kind, window = node.args[KIND], node.args[WINDOW]
         if (spec.mask, tuple(spec.window)) != (kind, tuple(window)):
             yield node.name, f"the spec says {spec.mask} {spec.window}, the node {kind} {window}"

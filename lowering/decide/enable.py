@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.ir import Prefill, Program, State
 from headrace.tasks import decide
@@ -20,7 +20,7 @@ class EnableTasks:
 
     def __call__(self, program: Program) -> Program:
         """Apply the gate of rule C2, then the one function that decides."""
-        assert program.route is not None, "route comes before enable"
-        gate = Prefill.SINGLE_PASS if program.route.state in WHOLE else (self.prefill or Prefill.CHUNKED)
-        gated = replace(program, prefill=gate)
+        assert program.decision.route is not None, "route comes before enable"
+        gate = Prefill.SINGLE_PASS if program.decision.route.state in WHOLE else (self.prefill or Prefill.CHUNKED)
+        gated = program.with_(prefill=gate)
         return gated.with_(tasks=decide(gated))

@@ -59,11 +59,11 @@ def findings(program: Program, eager: Eager, length: int, tolerance: float) -> I
     Args:
         tolerance: of the relative change of rows that must not change, where experts are routed.
     """
-    allowed = tolerance if program.routed_experts else 0.0
-    end = "last quarter of the array" if program.arrays else "last token of the text"
-    bidirectional = {spec.type for spec in program.attention} & {AttentionType.ENCODER_ONLY}
+    allowed = tolerance if program.evidence.routed_experts else 0.0
+    end = "last quarter of the array" if program.signature.arrays else "last token of the text"
+    bidirectional = {spec.type for spec in program.nodes.attention} & {AttentionType.ENCODER_ONLY}
     for type_, changed, seen, expected in MEANING:
-        spec = next((spec for spec in program.attention if spec.type is type_), None)
+        spec = next((spec for spec in program.nodes.attention if spec.type is type_), None)
         # A decoder that is causal in some layers alone says nothing of the whole.
         if spec is not None and not (type_ is AttentionType.DECODER and bidirectional):
             yield Finding(spec, changed, seen, expected, eager.stack_change(length, changed, seen), allowed, end)

@@ -26,11 +26,11 @@ class MeasurePadding:
     @torch.no_grad()
     def __call__(self, program: Program) -> Program:
         """Run one sequence alone and padded on the right, and compare every output on the real rows."""
-        if program.arrays:
+        if program.signature.arrays:
             # Nothing says which rows would be padding's, so none is ever added.
             _refuse_mixed_rows(program, wide_outputs(program, sample_inputs(program, LENGTH, LENGTH)), LENGTH)
             return program.with_(padding=PaddingRule.UNPADDED)
-        padded_to = min(PADDED, program.limits.length or PADDED)
+        padded_to = min(PADDED, program.facts.limits.length or PADDED)
         length = min(LENGTH, padded_to - 1)
         if length < 1:
             return program.with_(padding=PaddingRule.UNPADDED)
@@ -39,7 +39,7 @@ class MeasurePadding:
         padded = wide_outputs(program, sample_inputs(program, length, padded_to))
         exact = all(
             same(one, two[:, : one.shape[1]] if output.kind in PER_TOKEN_OUTPUTS else two)
-            for output, one, two in zip(program.outputs, alone, padded, strict=True)
+            for output, one, two in zip(program.signature.outputs, alone, padded, strict=True)
         )
         return program.with_(padding=PaddingRule.EXACT if exact else PaddingRule.UNPADDED)
 
@@ -72,31 +72,31 @@ def sample_inputs(program: Program, length: int, padded_to: int, seed: int = 0) 
     A decoder's target is two tokens shorter, so that rows of the one can't pass for rows of the other.
     A program that reads arrays gets one of each instead, of `length` rows where their size is free.
     """
-    arrays = {given.name: draw(given, 1, length, seed) for given in program.arrays}
-    if len(arrays) == len(program.inputs):
+    arrays = {given.name: draw(given, 1, length, seed) for given in program.signature.arrays}
+    if len(arrays) == len(program.signature.inputs):
         return arrays
     ids, mask, positions = _row(program, length, padded_to, seed)
-    if program.marker is not None:
-        ids[0, length - 1] = program.marker
-    longest = program.target_limits.length if program.target_limits else None
+    if program.signature.marker is not None:
+        ids[0, length - 1] = program.signature.marker
+    longest = program.facts.target_limits.length if program.facts.target_limits else None
     targets, padded_targets = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
     decoded, decoded_mask, _ = _row(program, targets, padded_targets, seed)
     rows = arrays | {
         "input_ids": ids,
         "attention_mask": mask,
-        "position_ids": positions + program.positions.offset,
+        "position_ids": positions + program.facts.positions.offset,
         "token_type_ids": torch.zeros_like(ids),
         "decoder_input_ids": decoded,
         "decoder_attention_mask": decoded_mask,
     }
-    return {name: rows[name] for name in program.input_names}
+    return {name: rows[name] for name in program.signature.input_names}
 
 
 def _row(program: Program, length: int, padded_to: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, mask and positions from 0, [1, padded_to] each."""
     place = torch.arange(padded_to)
     real = place < length
-    ids = torch.where(real, (place + 3 + 5 * seed) % program.vocabulary, 1)
+    ids = torch.where(real, (place + 3 + 5 * seed) % program.signature.vocabulary, 1)
     return ids[None], real.long()[None], torch.where(real, place, 0)[None]
 
 
@@ -105,20 +105,20 @@ def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
 
     A decoder's target has as many tokens as the text; arrays have as many rows, and no padding.
     """
-    arrays = {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.arrays}
-    if len(arrays) == len(program.inputs):
+    arrays = {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.signature.arrays}
+    if len(arrays) == len(program.signature.inputs):
         return arrays
     place = (real.long().cumsum(1) - 1).clamp(min=0)
-    ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.vocabulary, 1)
-    if program.marker is not None:
+    ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.signature.vocabulary, 1)
+    if program.signature.marker is not None:
         last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-        ids[torch.arange(real.shape[0]), last] = program.marker
+        ids[torch.arange(real.shape[0]), last] = program.signature.marker
     rows = arrays | {
         "input_ids": ids,
         "attention_mask": real.long(),
-        "position_ids": torch.where(real, place, 0) + program.positions.offset,
+        "position_ids": torch.where(real, place, 0) + program.facts.positions.offset,
         "token_type_ids": torch.zeros_like(ids),
         "decoder_input_ids": ids,
         "decoder_attention_mask": real.long(),
     }
-    return {name: rows[name] for name in program.input_names}
+    return {name: rows[name] for name in program.signature.input_names}

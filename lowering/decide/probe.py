@@ -59,20 +59,20 @@ class Probe:
         length = probe_length(program)
         if length < 2:
             return program.with_(
-                attention=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.attention),
-                recurrent=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent),
+                attention=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.attention),
+                recurrent=tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.recurrent),
             )
-        if not program.attention and not program.recurrent:
+        if not program.nodes.attention and not program.nodes.recurrent:
             return program
         if paired(program):
             encoder_decoder.require(
                 encoder_decoder.findings(program, self.eager, min(length, SHORTEST), ROUTED_TOLERANCE)
             )
-            recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
+            recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.recurrent)
         else:
             recurrent = self._stack(program, min(length, SHORTEST))
         seen = self.measured(program)
-        specs = tuple(self.judged(program, spec, *seen[spec.type]) for spec in program.attention)
+        specs = tuple(self.judged(program, spec, *seen[spec.type]) for spec in program.nodes.attention)
         return program.with_(attention=specs, recurrent=recurrent)
 
     def measured(self, program: Program) -> dict[AttentionType, Measured]:
@@ -82,10 +82,10 @@ class Probe:
         def reach(rows: int) -> Reached:
             return self.eager.reach(rows, probe_keys(rows), where)
 
-        own = reach(length) if program.attention else []
+        own = reach(length) if program.nodes.attention else []
         if not paired(program):
             return dict.fromkeys(AttentionType, Measured(own, length))
-        target = min(length, SHORTEST) if program.arrays else length
+        target = min(length, SHORTEST) if program.signature.arrays else length
         decoded = own if target == length else reach(target)
         across = self.eager.reach_across(target, probe_keys(target), where)
         of_target = Measured(decoded, target, across)
@@ -98,20 +98,20 @@ class Probe:
             The recurrent specs with what that says of them: the stack looks back only if each of its parts does.
         """
         changed = self.eager.stack_change(length)
-        allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
-        both_ways = [spec.node for spec in program.attention if spec.type is not AttentionType.DECODER]
+        allowed = ROUTED_TOLERANCE if program.evidence.routed_experts else 0.0
+        both_ways = [spec.node for spec in program.nodes.attention if spec.type is not AttentionType.DECODER]
         if not both_ways and changed > allowed:
-            if program.attention or any(spec.causal for spec in program.recurrent):
+            if program.nodes.attention or any(spec.causal for spec in program.nodes.recurrent):
                 raise AttentionTypeError(_looks_ahead(program, changed))
-            return tuple(replace(spec, causal=False, verdict=Verdict.PROVEN) for spec in program.recurrent)
+            return tuple(replace(spec, causal=False, verdict=Verdict.PROVEN) for spec in program.nodes.recurrent)
         if both_ways and changed <= allowed:
             raise AttentionTypeError(
                 f"{both_ways[0]} is declared ENCODER_ONLY, but a changed last token was seen to leave every row before "
                 "it as it was. The model behaves causally."
             )
         if both_ways:
-            return tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.recurrent)
-        return tuple(replace(spec, causal=True, verdict=Verdict.PROVEN) for spec in program.recurrent)
+            return tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.recurrent)
+        return tuple(replace(spec, causal=True, verdict=Verdict.PROVEN) for spec in program.nodes.recurrent)
 
     def judged(
         self, program: Program, spec: AttentionSpec, seen: Reached, length: int, across: Reached = ()
@@ -157,8 +157,8 @@ class Probe:
 
 def _looks_ahead(program: Program, changed: float) -> str:
     """Why a stack that was declared causal is refused."""
-    declared = [f"{spec.node} and every other attention is declared DECODER" for spec in program.attention[:1]]
-    causal = [f"{spec.node} ({spec.provenance})" for spec in program.recurrent if spec.causal]
+    declared = [f"{spec.node} and every other attention is declared DECODER" for spec in program.nodes.attention[:1]]
+    causal = [f"{spec.node} ({spec.provenance})" for spec in program.nodes.recurrent if spec.causal]
     declared += [f"{name} and every other recurrence is declared causal" for name in causal[:1]]
     return (
         f"{' and '.join(declared)}, but a changed last token was seen to change the rows before it by {changed:.1e} "
@@ -169,16 +169,16 @@ def _looks_ahead(program: Program, changed: float) -> str:
 
 def places(program: Program) -> Places:
     """Where to look for each attention: only to find its module, never to tell what it does."""
-    return tuple(spec.provenance if spec.recovered else None for spec in program.attention)
+    return tuple(spec.provenance if spec.recovered else None for spec in program.nodes.attention)
 
 
 def probe_length(program: Program) -> int:
     """Long enough that every window short enough to be measured ends inside the sequence."""
-    if program.rows is not None:
-        return program.rows
-    widths = [max(spec.window) for spec in program.attention if spec.window.bounded]
+    if program.signature.rows is not None:
+        return program.signature.rows
+    widths = [max(spec.window) for spec in program.nodes.attention if spec.window.bounded]
     wanted = max([SHORTEST, *(3 * width + 6 for width in widths if 3 * width + 6 <= LONGEST)])
-    bounds = (program.limits, program.target_limits)
+    bounds = (program.facts.limits, program.facts.target_limits)
     return min(wanted, *(limits.length or wanted for limits in bounds if limits is not None))
 
 
@@ -189,7 +189,7 @@ def probe_keys(length: int) -> tuple[int, ...]:
 
 def paired(program: Program) -> bool:
     """Whether the program is an encoder and a decoder, so that a text and a target can change apart."""
-    return any(spec.type is AttentionType.ENCODER_DECODER for spec in program.attention)
+    return any(spec.type is AttentionType.ENCODER_DECODER for spec in program.nodes.attention)
 
 
 def _compare_cross(

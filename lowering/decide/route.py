@@ -33,17 +33,19 @@ def decide_route(program: Program) -> Route:
     """
     if custom := _custom(program):
         return custom
-    types = Counter(spec.type for spec in program.attention)
-    count = len(program.attention)
+    types = Counter(spec.type for spec in program.nodes.attention)
+    count = len(program.nodes.attention)
     if types[AttentionType.ENCODER_DECODER]:
         cross = types[AttentionType.ENCODER_DECODER]
         return Route(State.ENCODER_DECODER, "B2", f"{cross} of {count} attentions are ENCODER_DECODER")
     if types[AttentionType.ENCODER_ONLY]:
         seen = types[AttentionType.ENCODER_ONLY]
         return Route(State.ENCODER_ONLY, "B3", f"{seen} of {count} attentions are ENCODER_ONLY")
-    if program.recurrent:
-        return Route(State.HYBRID, "B4", f"{len(program.recurrent)} recurrent-state nodes beside {count} attentions")
-    if not program.attention:
+    if program.nodes.recurrent:
+        return Route(
+            State.HYBRID, "B4", f"{len(program.nodes.recurrent)} recurrent-state nodes beside {count} attentions"
+        )
+    if not program.nodes.attention:
         return Route(State.HYBRID, "B4", "no attention at all")
     if types[AttentionType.DECODER] == count:
         return Route(State.DECODER, "B5", f"all {count} attentions are DECODER")
@@ -53,7 +55,7 @@ def decide_route(program: Program) -> Route:
 
 def _custom(program: Program) -> Route | None:
     """B1: the state that the module brought, else the first registered one that is for this program."""
-    if (brought := program.declared_state) is not None:
+    if (brought := program.evidence.declared_state) is not None:
         return Route(State.CUSTOM, "B1", "the module brought its own state", custom=brought)
     name = next((name for name, when in registered.items() if when(program)), None)
     return Route(State.CUSTOM, "B1", "a state is registered for this program", custom=name) if name else None

@@ -30,12 +30,12 @@ class ChooseLayout:
 
 def _needs_rows(program: Program) -> str:
     """What in the program's facts needs a row a sequence; empty where nothing does."""
-    if program.arrays:
-        return f"It reads {program.arrays[0].name}, which is no sequence of tokens."
-    if program.route is not None and program.route.state is State.CUSTOM:
-        return f"Its custom state {program.route.name} takes batches of one sequence a row."
-    cross = [spec.node for spec in program.attention if spec.type is AttentionType.ENCODER_DECODER]
+    if program.signature.arrays:
+        return f"It reads {program.signature.arrays[0].name}, which is no sequence of tokens."
+    if program.decision.route is not None and program.decision.route.state is State.CUSTOM:
+        return f"Its custom state {program.decision.route.name} takes batches of one sequence a row."
+    cross = [spec.node for spec in program.nodes.attention if spec.type is AttentionType.ENCODER_DECODER]
     if cross:
         return f"The keys of {cross[0]} come from another sequence than its queries."
-    latent = [spec.node for spec in program.attention if spec.latent]
+    latent = [spec.node for spec in program.nodes.attention if spec.latent]
     return f"The queries of {latent[0]} are the same for each sequence, however long." if latent else ""

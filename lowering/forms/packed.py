@@ -45,13 +45,13 @@ class Pack:
             TraceError: an attention has a bias that is a tensor of its own, or state crosses from one sequence to the
                 next.
         """
-        if program.recurrent:
-            carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.recurrent)
+        if program.nodes.recurrent:
+            carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.nodes.recurrent)
             raise TraceError(f"{carriers} would carry state from one sequence of a packed batch to the next.")
         module = graphs.flat_module(program.graph)
         _swap(module, _biases(program))
         module.recompile()
-        names = tuple(name for name in program.input_names if name != PADDING)
+        names = tuple(name for name in program.signature.input_names if name != PADDING)
         inputs = packed_inputs(program, names, LENGTHS)
         # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
         tokens = Dim("tokens", min=2)
@@ -59,7 +59,7 @@ class Pack:
         exported = _export(module, inputs, shapes)
         given = (*(Input(name, axes=(ROW, TOKENS)) for name in names), Input(OFFSETS, "int32", (BOUNDS,)))
         nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_VARLEN]
-        named = zip(program.attention, nodes, strict=True)
+        named = zip(program.nodes.attention, nodes, strict=True)
         specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
         packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED, attention=specs)
         _compare(program, packed, LENGTHS)
@@ -159,8 +159,8 @@ def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, 
     """Sequences of those lengths after one another: `[1, T]` by name, and `cu_seqlens`."""
     place = torch.cat([torch.arange(length) for length in lengths])[None]
     rows = {
-        "input_ids": (torch.arange(place.shape[1])[None] * 7 + 3) % program.vocabulary,
-        "position_ids": place + program.positions.offset,
+        "input_ids": (torch.arange(place.shape[1])[None] * 7 + 3) % program.signature.vocabulary,
+        "position_ids": place + program.facts.positions.offset,
         "token_type_ids": torch.zeros_like(place),
     }
     offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
@@ -170,14 +170,14 @@ def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, 
 @torch.no_grad()
 def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None:
     """Each sequence of a packed batch must answer as the padded program answers it alone."""
-    inputs = packed_inputs(padded, packed.input_names[:-1], lengths)
+    inputs = packed_inputs(padded, packed.signature.input_names[:-1], lengths)
     (together,) = wide_outputs(packed, inputs)
-    per_token = packed.outputs[0].kind in PER_TOKEN_OUTPUTS
+    per_token = packed.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
     begin = 0
     for row, length in enumerate(lengths):
         one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
         one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,) = wide_outputs(padded, {name: one[name] for name in padded.input_names})
+        (alone,) = wide_outputs(padded, {name: one[name] for name in padded.signature.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
         if alone.shape != got.shape or not same(alone, got):
             raise TraceError(

@@ -31,21 +31,25 @@ class SelectTask:
             TaskNotEnabledError: the task is not supported.
             LoadError: the checkpoint lacks weights that the task reads.
         """
-        if not any(decision.supported and decision.task is self.task for decision in program.tasks):
+        if not any(decision.supported and decision.task is self.task for decision in program.decision.tasks):
             raise TaskNotEnabledError(refusal(program, self.task))
         output = answering(program, self.task)
-        beside = tuple(other for other in program.outputs if other.kind in self.beside and other is not output)
+        beside = tuple(
+            other for other in program.signature.outputs if other.kind in self.beside and other is not output
+        )
         outputs = (output, *beside)
-        decoded = frozenset(given.name for given in program.inputs if TARGET in given.axes)
-        exported = graphs.keep_outputs(program.graph, tuple(program.outputs.index(one) for one in outputs), decoded)
-        if lacking := sorted(set(program.missing) & set(exported.state_dict)):
+        decoded = frozenset(given.name for given in program.signature.inputs if TARGET in given.axes)
+        exported = graphs.keep_outputs(
+            program.graph, tuple(program.signature.outputs.index(one) for one in outputs), decoded
+        )
+        if lacking := sorted(set(program.evidence.missing) & set(exported.state_dict)):
             raise LoadError(
                 f"The checkpoint has no weights for {', '.join(lacking[:5])}{' ...' * (len(lacking) > 5)}, which "
                 f"{self.task} reads: they would be random. Give a checkpoint that was trained for {self.task}."
             )
         kept = {node.name for node in exported.graph.nodes}
-        attention = tuple(spec for spec in program.attention if spec.node in kept)
-        inputs = tuple(given for given in program.inputs if given.name in graphs.inputs_of(exported))
+        attention = tuple(spec for spec in program.nodes.attention if spec.node in kept)
+        inputs = tuple(given for given in program.signature.inputs if given.name in graphs.inputs_of(exported))
         return program.with_(
             exported=exported, inputs=inputs, outputs=outputs, attention=attention, stage=Stage.LOWERED
         )

@@ -37,8 +37,10 @@ class Tap:
         Raises:
             TraceError: a node has no row of floats for each token.
         """
-        if program.arrays:
-            raise TraceError(f"The program reads {program.arrays[0].name}: tapped are programs that read token ids.")
+        if program.signature.arrays:
+            raise TraceError(
+                f"The program reads {program.signature.arrays[0].name}: tapped are programs that read token ids."
+            )
         chosen = _whole(program) if self.nodes is None else self.nodes
         widths = _widths(program, chosen)
         if lacking := [node for node in chosen if node not in widths]:
@@ -57,7 +59,7 @@ class Tap:
 
         exported = graphs.replace_output(program.graph, side_by_side)
         kept = {node.name for node in exported.graph.nodes}
-        specs = tuple(spec for spec in program.attention if spec.node in kept)
+        specs = tuple(spec for spec in program.nodes.attention if spec.node in kept)
         taps = tuple(Tapped(node, widths[node]) for node in chosen)
         output = Output("taps", OutputKind.TAPS, sum(tap.width for tap in taps))
         return program.with_(exported=exported, outputs=(output,), attention=specs, taps=taps)
@@ -70,8 +72,8 @@ def tappable(program: Program, among: Iterable[str]) -> tuple[str, ...]:
 
 def _whole(program: Program) -> tuple[str, ...]:
     """Every attention, and every recurrence whose rows are the tokens', in the order of the graph."""
-    attending = {spec.node for spec in program.attention}
-    recurring = set(_widths(program, tuple(spec.node for spec in program.recurrent)))
+    attending = {spec.node for spec in program.nodes.attention}
+    recurring = set(_widths(program, tuple(spec.node for spec in program.nodes.recurrent)))
     return tuple(node.name for node in program.graph.graph.nodes if node.name in attending | recurring)
 
 

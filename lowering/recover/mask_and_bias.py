@@ -88,7 +88,7 @@ class Summands:
     def __init__(self, program: Program) -> None:
         """Nothing is evaluated before it is asked for."""
         self.program, self.reads = program, reads_of(program.graph)
-        self.short = Batch(short_batch(program.limits.length), {})
+        self.short = Batch(short_batch(program.facts.limits.length), {})
         self._constants = dict[fx.Node, float | None]()
         self._relations = dict[tuple[Any, ...], Relation | None]()
 
@@ -99,7 +99,7 @@ class Summands:
         if not isinstance(value, fx.Node) or not isinstance(value.meta.get("val"), Tensor):
             return None
         if value not in self._constants:
-            given = {node.name for node in graphs.ancestors([value])} & set(self.program.input_names)
+            given = {node.name for node in graphs.ancestors([value])} & set(self.program.signature.input_names)
             fixed = value.meta["val"].numel() == 1 and not given
             self._constants[value] = float(self._evaluated({value}, self.short)[value]) if fixed else None
         return self._constants[value]
@@ -142,7 +142,7 @@ class Summands:
             said = {_said(mask) for mask in origins if mask}
             if None in origins or not hiding:
                 # A window longer than a short text shows on a long one alone, unless a mask node says it.
-                real = torch.ones((1, min(LONG, self.program.limits.length or LONG)), dtype=torch.bool)
+                real = torch.ones((1, min(LONG, self.program.facts.limits.length or LONG)), dtype=torch.bool)
                 values = self._evaluated({part.node for part in hiding}, Batch(real, {}))
                 samples.append(Sample(real, Batch(real, values).seen(scores, hiding)))
                 said = set()
@@ -174,7 +174,7 @@ class Summands:
         """The terms that change a seen score."""
         for term in scores.terms:
             # Rows of an array are no tokens, whose lengths a term could follow: it stays as it is.
-            known = term.node in self.short.values and not self.program.arrays
+            known = term.node in self.short.values and not self.program.signature.arrays
             if not known or not self.short.all_where(seen, self.short.spread(term) == 0):
                 yield term
 

@@ -49,13 +49,13 @@ class Recover:
         names = list[str]()
         try:
             exported = graphs.rewrite(
-                program.graph, lambda graph: names.extend(fold(graph, folded, program.input_names))
+                program.graph, lambda graph: names.extend(fold(graph, folded, program.signature.input_names))
             )
         except Unread as reason:
             raise _refusal([*hidden, *opaque], [str(reason)]) from reason
         recovered = program.with_(exported=exported, recovered=tuple(names))
         if any(one.parts.measured for one in folded):
-            recovered = recovered.with_(limits=_limits(program.limits))
+            recovered = recovered.with_(limits=_limits(program.facts.limits))
         _compare(program, recovered)
         return recovered
 
@@ -87,12 +87,12 @@ def _limits(limits: Limits) -> Limits:
 @torch.no_grad()
 def _compare(before: Program, after: Program) -> None:
     """Both must give the same for every real token, with padding on either side and without."""
-    real, bound = short_batch(before.limits.length), ROUNDING.get(before.dtype, BOUND)
+    real, bound = short_batch(before.facts.limits.length), ROUNDING.get(before.dtype, BOUND)
     inputs = padded_inputs(before, real)
     olds, news = graphs.run(before.graph, inputs)[0], graphs.run(after.graph, inputs)[0]
-    for output, one, other in zip(before.outputs, olds, news, strict=True):
+    for output, one, other in zip(before.signature.outputs, olds, news, strict=True):
         # Every row of an array is real.
-        padded = output.kind in PER_TOKEN_OUTPUTS and not before.arrays
+        padded = output.kind in PER_TOKEN_OUTPUTS and not before.signature.arrays
         old, new = (x[real] if padded else x for x in (one, other))
         # A row of padding that sees nothing is not a number in some models' code, and spreads; in a node it is zero.
         known = torch.isfinite(old)

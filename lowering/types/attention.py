@@ -37,7 +37,7 @@ class TypeAttention:
                 order,
                 _type(node, node in cross, node in feeding),
                 not reads[operands(node)["q"]],
-                program.recovered,
+                program.evidence.recovered,
             )
             for order, node in enumerate(nodes)
         )
@@ -171,11 +171,11 @@ def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
             f"{len(hidden)} attention(s) are not attention nodes, the first at {hidden[0].name} "
             f"({provenance(hidden[0])}), so their type cannot be told. Nothing is guessed."
         )
-    calls = len(nodes) - len(program.recovered)
-    if calls != program.attention_calls:
+    calls, made = len(nodes) - len(program.evidence.recovered), program.evidence.attention_calls
+    if calls != made:
         raise AttentionTypeError(
-            f"The eager model made {program.attention_calls} attention calls, but the graph has {calls} attention "
-            "nodes: the trace took another path than the model does."
+            f"The eager model made {made} attention calls, but the graph has {calls} attention nodes: the trace took "
+            "another path than the model does."
         )
 
 
@@ -183,7 +183,7 @@ def _refuse_contradictions(program: Program, specs: tuple[AttentionSpec, ...]) -
     own = [spec for spec in specs if spec.type is not AttentionType.ENCODER_DECODER]
     against = [
         f"{claim.flag}={claim.value} says {claim.says}, the mask of {spec.node} ({spec.provenance}) is {spec.mask}"
-        for claim in program.claims
+        for claim in program.evidence.claims
         if own and not any(spec.mask.causal is claim.says.causal for spec in own)
         for spec in own[:1]
     ]

@@ -41,12 +41,12 @@ class Agree:
             TraceError: they differ.
             NonFiniteError: the model itself answers with no numbers.
         """
-        length = min(LENGTH, program.limits.length or LENGTH)
+        length = min(LENGTH, program.facts.limits.length or LENGTH)
         inputs = sample_inputs(program, length, length)
         # By the program's dtype: some models end in float32 whatever they run in.
         bound = BOUNDS.get(program.dtype, HALF_BOUND)
         got, _ = graphs.run(program.graph, inputs)
-        for output, one, other in zip(program.outputs, got, self.eager.outputs(inputs), strict=True):
+        for output, one, other in zip(program.signature.outputs, got, self.eager.outputs(inputs), strict=True):
             if not torch.isfinite(other).all():
                 raise non_finite("The original model's answer to plain tokens", program.dtype)
             worst = float((one - other).abs().max() / other.abs().max().clamp(min=1e-6))

@@ -24,9 +24,9 @@ def recurrent_specs(program: Program) -> tuple[RecurrentSpec, ...]:
         TraceError: the eager model called another number of recurrent functions than the graph has operators.
     """
     nodes = list(program.graph.graph.nodes)
-    if (count := sum(node.target in STATES for node in nodes)) != program.recurrent_calls:
+    if (count := sum(node.target in STATES for node in nodes)) != program.evidence.recurrent_calls:
         raise TraceError(
-            f"The eager model called {program.recurrent_calls} recurrent functions, but the graph has {count} "
+            f"The eager model called {program.evidence.recurrent_calls} recurrent functions, but the graph has {count} "
             "recurrent nodes: the trace took another path than the model does."
         )
     given = [node for node in nodes if node.name in program.graph.graph_signature.user_inputs]

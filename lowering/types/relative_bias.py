@@ -34,11 +34,16 @@ class TypeBias:
     def __call__(self, program: Program) -> Program:
         """Evaluate each bias that no word of a text changes; see the class."""
         nodes = attention_nodes(program.graph)
-        if program.layout is not Layout.PADDED or program.arrays or all(operands(n)["bias"] is None for n in nodes):
+        if (
+            program.form.layout is not Layout.PADDED
+            or program.signature.arrays
+            or all(operands(n)["bias"] is None for n in nodes)
+        ):
             return program
         found = read_biases(program)
         specs = tuple(
-            replace(spec, bias=one.kind) if one else spec for spec, one in zip(program.attention, found, strict=True)
+            replace(spec, bias=one.kind) if one else spec
+            for spec, one in zip(program.nodes.attention, found, strict=True)
         )
         return program.with_(attention=specs)
 
@@ -55,7 +60,7 @@ def read_biases(program: Program) -> list[Distance | None]:
     reads = reads_of(program.graph)
     known: dict[tuple[object, ...], Distance | None] = {}
     found = list[Distance | None]()
-    for spec, node in zip(program.attention, attention_nodes(program.graph), strict=True):
+    for spec, node in zip(program.nodes.attention, attention_nodes(program.graph), strict=True):
         bias = operands(node)["bias"]
         plain = spec.type in SQUARE and spec.mask is not MaskKind.CHUNKED
         fixed = plain and bias is not None and reads[bias] <= PLACES
@@ -70,7 +75,7 @@ def read_biases(program: Program) -> list[Distance | None]:
 
 def _read(program: Program, node: fx.Node, mask: MaskKind, window: Window, free: bool) -> Distance | None:
     heads = node.meta["val"].shape[1]
-    limit = program.limits.length
+    limit = program.facts.limits.length
     longest = isqrt(LARGEST // int(heads))
     length = min(longest, limit or longest)
     real = torch.ones((1, length), dtype=torch.bool)

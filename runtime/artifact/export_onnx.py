@@ -72,7 +72,7 @@ def export_onnx(
     _require_size(external_from)
     require_choice("finished", finished)
     require_choice("force", force)
-    if not program.arrays:  # a limit that loading would refuse
+    if not program.signature.arrays:  # a limit that loading would refuse
         find_bound(tokenizer, program, max_length, token_budget)
     if program.exported is None:
         raise ArtifactError("A saved model holds no graph to export. Export from the model that it was made of.")
@@ -98,7 +98,8 @@ def export_onnx(
             report.require(f"The export of {program.source.name} as {profile} in {dtype}")
         _write_json(work / REPORT, encode(report))
         lanes = {
-            output.kind.value: {"file": name, "program": encode(_alone(kept, output.kind))} for output in kept.outputs
+            output.kind.value: {"file": name, "program": encode(_alone(kept, output.kind))}
+            for output in kept.signature.outputs
         }
         write_manifest(
             work,
@@ -141,7 +142,7 @@ def _task(program: Program, wish: str | None) -> Task:
     chosen, _ = select(program, wish)
     if chosen is None:
         raise TaskNotEnabledError(refusal(program, wish or Task.EMBED))
-    supported = [decision.task for decision in program.tasks if decision.supported]
+    supported = [decision.task for decision in program.decision.tasks if decision.supported]
     if chosen is Task.GENERATE and wish is None and Task.EMBED in supported:
         return Task.EMBED
     return chosen
@@ -156,7 +157,7 @@ def _kept(program: Program, task: Task) -> Program:
 
 
 def _alone(program: Program, kind: OutputKind) -> Program:
-    output = program.output(kind)
+    output = program.signature.output(kind)
     assert output is not None
     return program.with_(exported=None, outputs=(output,))
 

@@ -23,7 +23,7 @@ def plan(
     token_budget: int | None = None,
 ) -> list[Step]:
     """Group requests of one length. Budgets count hidden rows; a length may count samples, many of which make a row."""
-    free = free_axis(program.arrays[0])
+    free = free_axis(program.signature.arrays[0])
     row = free.stride if free else 1
     budget = token_budget * row if token_budget else None
     return padded_batch.plan(
@@ -33,7 +33,7 @@ def plan(
 
 def assemble(step: Step, requests: Sequence[Given], program: Program) -> dict[str, NDArray[Any]]:
     """The step's input by name: float32 [requests, ...]."""
-    return {program.arrays[0].name: np.stack([requests[place].values for place in step.requests])}
+    return {program.signature.arrays[0].name: np.stack([requests[place].values for place in step.requests])}
 
 
 def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:

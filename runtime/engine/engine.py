@@ -38,7 +38,7 @@ NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse poolin
 
 def runnable(program: Program, wish: Task | None) -> Task | None:
     """The task that is wished for; where this version cannot run it, the first that it can, if any."""
-    tasks = [Task(name) for name in Tasks(program.tasks) if Task(name) not in NOT_YET]
+    tasks = [Task(name) for name in Tasks(program.decision.tasks) if Task(name) not in NOT_YET]
     return wish if wish in tasks else next(iter(tasks), None)
 
 
@@ -53,12 +53,12 @@ class Lane:
     @cached_property
     def batcher(self) -> Any:
         """What plans the program's steps, makes their inputs and reads their outputs."""
-        return array_batch if self.program.arrays else BATCHERS[self.program.layout]
+        return array_batch if self.program.signature.arrays else BATCHERS[self.program.form.layout]
 
     @cached_property
     def per_token(self) -> bool:
         """Whether an answer has a row a token."""
-        return self.program.outputs[0].kind in PER_TOKEN_OUTPUTS
+        return self.program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
 
 
 class Engine:
@@ -87,7 +87,7 @@ class Engine:
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
-        self._noun = "arrays" if program.arrays else "texts"
+        self._noun = "arrays" if program.signature.arrays else "texts"
         self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         state_for(program)
@@ -105,7 +105,7 @@ class Engine:
         chosen, _ = select(self.program, task)
         assert chosen is not None
         if chosen in NOT_YET:
-            others = [name for name in Tasks(self.program.tasks) if Task(name) not in NOT_YET]
+            others = [name for name in Tasks(self.program.decision.tasks) if Task(name) not in NOT_YET]
             raise TargetError(
                 f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}. "
                 + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
@@ -117,7 +117,7 @@ class Engine:
 
     def sizes(self, task: str, progress: bool | None = None) -> Sizes:
         """Of the parts in which a task's texts are read best."""
-        packed = self.lane(task, progress).program.layout is Layout.PACKED
+        packed = self.lane(task, progress).program.form.layout is Layout.PACKED
         return PACKED if packed else padded(self.token_budget or self.backend.step_tokens)
 
     def described(self) -> Program:
@@ -126,7 +126,9 @@ class Engine:
         if lane is None:
             return self.program
         made = lane.program
-        return self.program.with_(layout=made.layout, layout_why=made.layout_why, quantized=made.quantized)
+        return self.program.with_(
+            layout=made.form.layout, layout_why=made.form.layout_why, quantized=made.form.quantized
+        )
 
     def plan(self) -> tuple[Any, ...]:
         """What the target does with what was compiled first, and why: a `headrace.backends.gpu.plan.Choice` each."""
@@ -167,18 +169,18 @@ class Engine:
         from headrace.lowering.pipeline import quantize
 
         requests, program = samples(plain), quantize(plain)
-        assert program.quantized is not None
+        assert program.form.quantized is not None
         definition = Lane(plain, Interpreted(plain), state_for(plain))
         made = Lane(program, self.backend.compile(program), state_for(program))
-        wanted = _answers(definition, Reference(plain.layout), task, requests)
-        found = measured(program.quantized, _answers(made, self.backend, task, requests), wanted)
+        wanted = _answers(definition, Reference(plain.form.layout), task, requests)
+        found = measured(program.form.quantized, _answers(made, self.backend, task, requests), wanted)
         debug.say(debug.STAGES, words(found))
         if not self._force:
             require_quality(found, program)
         return replace(made, program=program.with_(quantized=found))
 
     def _warn_of_pooling(self, kind: OutputKind) -> None:
-        pooling = self.program.pooling
+        pooling = self.program.facts.pooling
         if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
             warnings.warn(
                 f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.",
@@ -323,5 +325,5 @@ class Engine:
 
 
 def _answers(lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
-    engine = Engine(lane.program, backend, lanes={lane.program.outputs[0].kind: lane})
+    engine = Engine(lane.program, backend, lanes={lane.program.signature.outputs[0].kind: lane})
     return engine.run(task, requests, progress=False)

@@ -81,12 +81,12 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
     total = int(ends[-1])
     offsets = np.empty(max(len(held), SEQUENCES) + 1, np.int32)
     offsets[0], offsets[1 : len(held) + 1], offsets[len(held) + 1 :] = 0, ends, total
-    names = [name for name in program.input_names if name != OFFSETS]
+    names = [name for name in program.signature.input_names if name != OFFSETS]
     named: dict[str, NDArray[Any]] = dict(zip(names, np.zeros((len(names), 1, step.length), np.int64), strict=True))
     np.concatenate([one.ids for one in held], out=named["input_ids"][0, :total])
     if "position_ids" in named:
         named["position_ids"][0, :total] = np.arange(total) - (ends - lengths).repeat(lengths)
-        named["position_ids"] += program.positions.offset
+        named["position_ids"] += program.facts.positions.offset
     if "token_type_ids" in named and any(one.types is not None for one in held):
         kinds = [np.zeros(len(one.ids), np.int64) if one.types is None else one.types for one in held]
         named["token_type_ids"][0, :total] = np.concatenate(kinds)

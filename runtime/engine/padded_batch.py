@@ -59,8 +59,8 @@ def plan(
             the caller has checked.
     """
     budget = token_budget or step_tokens
-    exact = program.padding is PaddingRule.EXACT
-    longest = program.limits.length
+    exact = program.decision.padding is PaddingRule.EXACT
+    longest = program.facts.limits.length
 
     def width(request: int) -> int:
         fits = min(longest or budget, budget) if token_budget else longest
@@ -94,9 +94,9 @@ def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[
         ids[row, :count], mask[row, :count] = encoded.ids, 1
         if encoded.types is not None:
             types[row, :count] = encoded.types
-    positions = np.where(mask == 1, np.arange(step.length), 0) + program.positions.offset
+    positions = np.where(mask == 1, np.arange(step.length), 0) + program.facts.positions.offset
     named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": types}
-    return {name: named[name] for name in program.input_names}
+    return {name: named[name] for name in program.signature.input_names}
 
 
 def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:

@@ -51,17 +51,17 @@ def samples(program: Program) -> list[Encoded]:
     Raises:
         InputError: the program reads arrays, for which there are none.
     """
-    if program.arrays:
+    if arrays := program.signature.arrays:
         raise InputError(
-            f"The quality of a quantised model is measured on token ids, and this one reads {program.arrays[0].name}. "
+            f"The quality of a quantised model is measured on token ids, and this one reads {arrays[0].name}. "
             "Leave quantize out."
         )
-    random, longest = np.random.default_rng(0), program.limits.length or max(LENGTHS)
-    drawn = [random.integers(0, program.vocabulary, min(length, longest)) for length in LENGTHS]
-    if program.marker is not None:
+    random, longest = np.random.default_rng(0), program.facts.limits.length or max(LENGTHS)
+    drawn = [random.integers(0, program.signature.vocabulary, min(length, longest)) for length in LENGTHS]
+    if program.signature.marker is not None:
         for ids in drawn:  # the head reads the rows of one token, which must be there, and once
-            ids[ids == program.marker] = (program.marker + 1) % program.vocabulary
-            ids[-1] = program.marker
+            ids[ids == program.signature.marker] = (program.signature.marker + 1) % program.signature.vocabulary
+            ids[-1] = program.signature.marker
     return [Encoded(ids) for ids in drawn]
 
 

@@ -100,11 +100,12 @@ def require_known_state(program: Program) -> None:
     Raises:
         ArtifactError: it is not.
     """
-    assert program.route is not None
-    if program.route.state is State.CUSTOM and program.route.custom not in _custom:
+    route = program.decision.route
+    assert route is not None
+    if route.state is State.CUSTOM and route.custom not in _custom:
         raise ArtifactError(
-            f"The model runs with the custom state {program.route.custom!r}, which is not registered here. Call "
-            f"headrace.register_model_state({program.route.custom!r}, ...) before loading it."
+            f"The model runs with the custom state {route.custom!r}, which is not registered here. Call "
+            f"headrace.register_model_state({route.custom!r}, ...) before loading it."
         )
 
 
@@ -114,13 +115,14 @@ def state_for(program: Program) -> ModelState:
     Raises:
         TargetError: no state of this version runs that route.
     """
-    assert program.route is not None, "routed programs only"
-    if program.route.state is State.CUSTOM:
+    route = program.decision.route
+    assert route is not None, "routed programs only"
+    if route.state is State.CUSTOM:
         require_known_state(program)
-        return _custom[program.route.custom or ""](program)
-    if program.route.state not in STATES:
+        return _custom[route.custom or ""](program)
+    if route.state not in STATES:
         raise TargetError(
-            f"The model is routed to {program.route.name} ({program.route.rule}: {program.route.reason}), which this "
-            f"version cannot run yet. It runs {', '.join(STATES)} and registered states."
+            f"The model is routed to {route.name} ({route.rule}: {route.reason}), which this version cannot run yet. "
+            f"It runs {', '.join(STATES)} and registered states."
         )
-    return STATES[program.route.state](program)
+    return STATES[route.state](program)

@@ -29,7 +29,7 @@ def find_bound(tokenizer: Any, program: Program, max_length: int | None, token_b
     Raises:
         InputError: a limit below one, or above what the model can read.
     """
-    hard = Bound(program.limits.length, program.limits.why)
+    hard = Bound(program.facts.limits.length, program.facts.limits.why)
     for name, limit in (("max_length", max_length), ("token_budget", token_budget)):
         if limit is not None and not counts(limit):
             raise InputError(f"{name} is {limit!r}; an int of 1 and above is accepted.")
@@ -46,7 +46,7 @@ def find_bound(tokenizer: Any, program: Program, max_length: int | None, token_b
 def _text_limit(tokenizer: Any, program: Program, max_length: int | None) -> Bound:
     if max_length is not None:
         return Bound(max_length, f"max_length={max_length}")
-    if program.text.max_length is not None:
-        return Bound(program.text.max_length, program.text.why)
+    if program.facts.text.max_length is not None:
+        return Bound(program.facts.text.max_length, program.facts.text.why)
     stated = getattr(tokenizer, "model_max_length", NO_LIMIT)
     return Bound(int(stated) if stated < NO_LIMIT else None, "the tokenizer's model_max_length")

@@ -32,9 +32,9 @@ def read_ids(
     rows = _listed(token_ids, "token_ids")
     if token_type_ids is None:
         return len(rows), (_checked(program, rows, part, bound) for part in in_parts(map(_size, rows), sizes))
-    if TYPES not in program.input_names:
+    if TYPES not in program.signature.input_names:
         raise InputError(
-            f"The model takes no {TYPES}; its inputs are {', '.join(program.input_names)}. Leave them out."
+            f"The model takes no {TYPES}; its inputs are {', '.join(program.signature.input_names)}. Leave them out."
         )
     types = _listed(token_type_ids, TYPES)
     if len(types) != len(rows):
@@ -62,15 +62,19 @@ def _size(row: Any) -> int:
 def _checked(program: Program, given: Sequence[Any], part: range, bound: Bound) -> list[Encoded]:
     rows = _integers(given, part, "token_ids")
     whole = np.concatenate(rows)
-    outside = whole.min() < 0 or whole.max() >= program.vocabulary
-    if outside or program.marker is not None or (bound.length is not None and max(map(len, rows)) > bound.length):
+    outside = whole.min() < 0 or whole.max() >= program.signature.vocabulary
+    if (
+        outside
+        or program.signature.marker is not None
+        or (bound.length is not None and max(map(len, rows)) > bound.length)
+    ):
         _check_each(program, rows, part, bound)
     return [Encoded(row.astype(np.int64, copy=False)) for row in rows]
 
 
 def _typed(program: Program, encoded: list[Encoded], given: Sequence[Any], part: range) -> list[Encoded]:
     types = _integers(given, part, TYPES)
-    last = None if program.token_types is None else program.token_types - 1
+    last = None if program.signature.token_types is None else program.signature.token_types - 1
     for number, one, row in zip(part, encoded, types, strict=True):
         if len(one.ids) != len(row):
             raise InputError(
@@ -86,8 +90,10 @@ def _typed(program: Program, encoded: list[Encoded], given: Sequence[Any], part:
 def _check_each(program: Program, rows: list[NDArray[Any]], part: range, bound: Bound) -> None:
     """Raise for the first request that is outside the vocabulary, too long, or lacks the token that the head reads."""
     for number, row in zip(part, rows, strict=True):
-        if (outside := row[(row < 0) | (row >= program.vocabulary)]).size:
-            raise InputError(f"token_ids[{number}] holds {outside[0]}; 0 to {program.vocabulary - 1} are accepted.")
+        if (outside := row[(row < 0) | (row >= program.signature.vocabulary)]).size:
+            raise InputError(
+                f"token_ids[{number}] holds {outside[0]}; 0 to {program.signature.vocabulary - 1} are accepted."
+            )
         if bound.length is not None and len(row) > bound.length:
             raise InputTooLongError(
                 f"token_ids[{number}] has {len(row)} tokens; at most {bound.length} are accepted ({bound.why}). "
@@ -102,10 +108,11 @@ def require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
     Raises:
         InputError: `ids` do not hold it; `name` begins the message.
     """
-    if program.marker is not None and program.marker not in ids:
+    marker = program.signature.marker
+    if marker is not None and marker not in ids:
         raise InputError(
-            f"{name} has no token {program.marker}, whose row the model's head reads. Add the end-of-text token, as "
-            "the model's tokenizer does."
+            f"{name} has no token {marker}, whose row the model's head reads. Add the end-of-text token, as the "
+            "model's tokenizer does."
         )
 
 

@@ -16,7 +16,7 @@ def find_prompt(program: Program, prompt: str | None) -> str:
         InputError: a default that the folder does not have, no str, or a prompt that the folder's pooling leaves out.
     """
     found = _named(program, prompt)
-    if found and not program.text.pools_prompt:
+    if found and not program.facts.text.pools_prompt:
         raise InputError(
             f"The folder's Pooling leaves the prompt {found!r} out (include_prompt is false), which is not served yet. "
             'Pass prompt="" to embed without one.'
@@ -25,8 +25,8 @@ def find_prompt(program: Program, prompt: str | None) -> str:
 
 
 def _named(program: Program, prompt: str | None) -> str:
-    known = dict(program.text.prompts)
-    name = program.text.default_prompt if prompt is None else prompt
+    known = dict(program.facts.text.prompts)
+    name = program.facts.text.default_prompt if prompt is None else prompt
     if prompt is not None and not isinstance(prompt, str):
         raise InputError(f"prompt is {reprlib.repr(prompt)}; a prompt's name or its text is accepted.")
     if name is None or name in known:

@@ -82,10 +82,10 @@ class Texts:
         self._program = program
         self._tokenizer = tokenizer
         self._bound = find_bound(tokenizer, program, max_length, token_budget)
-        self._lower = program.text.lower_case and tokenizer is not None
+        self._lower = program.facts.text.lower_case and tokenizer is not None
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
-        typed = TYPES in program.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
+        typed = TYPES in program.signature.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
         self._reader = Reader(self._tokenizer, typed)
 
     def drawn(self, texts: Any) -> Iterator[Any]:
@@ -135,7 +135,7 @@ class Texts:
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         _require(self._tokenizer, offsets)
         require_choice("truncate", truncate)
-        cuts = self._program.text.truncates if truncate is None else bool(truncate)
+        cuts = self._program.facts.text.truncates if truncate is None else bool(truncate)
         reading = Reading(cuts, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
         most = None if self._bound.length is None else first_size(self._bound.length)
 
@@ -230,13 +230,13 @@ class Texts:
     def _surely_fit(self, encoded: list[Encoded]) -> bool:
         """Whether no text can be refused by `_check`, seen all at once."""
         lengths = [len(one.ids) for one in encoded]
-        if not lengths or min(lengths) == 0 or self._program.marker is not None:
+        if not lengths or min(lengths) == 0 or self._program.signature.marker is not None:
             return False
         fit = self._bound.length is None or max(lengths) <= self._bound.length
-        return fit and int(np.concatenate([one.ids for one in encoded]).max()) < self._program.vocabulary
+        return fit and int(np.concatenate([one.ids for one in encoded]).max()) < self._program.signature.vocabulary
 
     def _check(self, one: Encoded, number: int) -> None:
-        longest, vocabulary = self._bound.length, self._program.vocabulary
+        longest, vocabulary = self._bound.length, self._program.signature.vocabulary
         if not one.ids.size:
             raise InputError(
                 f"Text {number} has no tokens: the tokenizer makes none of it and adds no special tokens. Leave it out."

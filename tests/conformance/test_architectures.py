@@ -65,10 +65,10 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
                 headrace.compile(copy.deepcopy(eager).to(dtype), target=target)
             return
         model = headrace.compile(copy.deepcopy(eager).to(dtype), target=target)
-    requests = oracle.prompts(min(model.program.limits.length or 64, 64), VOCABULARY)
+    requests = oracle.prompts(min(model.program.facts.limits.length or 64, 64), VOCABULARY)
     if name in ROUTED:
         requests += np.random.default_rng(0).integers(3, VOCABULARY, (MANY, 48)).tolist()
-    read = oracle.pooled(str(model.program.pooling.kinds[0]))
+    read = oracle.pooled(str(model.program.facts.pooling.kinds[0]))
     batched = model(requests, task="embed")
     alone = [model([ids], task="embed")[0] for ids in requests]
     wanted = oracle.answers(eager, requests, read, torch.float32)
@@ -77,7 +77,7 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
         oracle.require_close(batched, eager, requests, read)
         oracle.require_close(alone, eager, requests, read)
         worst = max(float(np.abs(a - b).max()) for a, b in zip(batched, wanted, strict=True))
-        print(f"{name}: {lane.layout}, float32, differs by {worst:.1e}. {lane.layout_why}")
+        print(f"{name}: {lane.form.layout}, float32, differs by {worst:.1e}. {lane.form.layout_why}")
         return
     own = oracle.answers(eager, requests, read, dtype)
     mine, singles, theirs = (
@@ -87,7 +87,7 @@ def check_embed(name: str, dtype: torch.dtype, target: str) -> None:
         over = past(got, theirs, routed=name in ROUTED)
         assert not over, f"1 - cosine of {len(over)} requests: {'; '.join(over)}"
     worst, theirs_worst = max(mine), max(theirs)
-    print(f"{name}: {lane.layout}, bfloat16, 1 - cosine {worst:.1e}, Hugging Face's {theirs_worst:.1e}")
+    print(f"{name}: {lane.form.layout}, bfloat16, 1 - cosine {worst:.1e}, Hugging Face's {theirs_worst:.1e}")
 
 
 def past(mine: list[float], theirs: list[float], *, routed: bool) -> list[str]:

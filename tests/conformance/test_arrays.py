@@ -62,7 +62,7 @@ def test_task(
     """Eight requests at once and each alone equal the oracle (D1, D3)."""
     model, eager = compiled(name, head, backend), tiny(name, head)
     assert model.task == task
-    given = model.program.arrays[0]
+    given = model.program.signature.arrays[0]
     requests = [array for rows in (5, 2, 30, 3, 17, 2, 4, 5) for array in arrays(model.program, 1, rows, seed=rows)]
     feed = oracle.array_inputs(given.name)
     oracle.require_close(model(requests), eager, requests, read, feed)
@@ -90,7 +90,7 @@ def test_text_tower(
 ) -> None:
     """The vector that an image's is compared with: CLIP reads it at the end token, SigLIP at the last."""
     model = compiled(name, head, "reference", config=config, pooling=pooling)
-    assert model.program.padding == padding
+    assert model.program.decision.padding == padding
     requests = [[*ids[:63], EOS] for ids in oracle.prompts(63, VOCABULARY)]
     eager = tiny(name, head, **config)
     oracle.require_close(model(requests), eager, requests, own(field))

@@ -22,7 +22,7 @@ CASES = [("t5", "reference"), ("bart", "reference"), ("bart", "cpu")]
 def test_embed_from_the_encoder(name: str, backend: str, tiny: Any, compiled: Any) -> None:
     """Alone and batched, the encoder's rows; the decoder takes no part."""
     model = compiled(name, SEQ2SEQ, backend)
-    assert model.program.route.name == "EncoderDecoderState"
+    assert model.program.decision.route.name == "EncoderDecoderState"
     assert list(model.tasks) == ["embed", "generate", "token_embed"]
     requests, encoder = oracle.prompts(40, VOCABULARY), tiny(name, SEQ2SEQ).get_encoder()
     wanted = oracle.answers(encoder, requests, oracle.pooled("mean"), torch.float32)
@@ -51,8 +51,8 @@ def test_embed_what_an_encoder_of_arrays_heard(tiny: Any, compiled: Any) -> None
 def test_classify_by_the_row_of_the_last_end(name: str, backend: str, tiny: Any, compiled: Any) -> None:
     """The decoder's target is made from the text, and the head reads the row of its last end token."""
     model = compiled(name, SEQUENCE, backend, config={"num_labels": 3})
-    assert {spec.type for spec in model.program.attention} == set(TYPES)
-    assert model.program.marker == EOS
+    assert {spec.type for spec in model.program.nodes.attention} == set(TYPES)
+    assert model.program.signature.marker == EOS
     ended = [[*ids, EOS] for ids in oracle.prompts(39, VOCABULARY)]
     requests = [*ended, [EOS], [5, EOS, 6], [EOS, 5, EOS, 6, 7]]
     eager = tiny(name, SEQUENCE, num_labels=3)

@@ -57,15 +57,15 @@ def model_and_lowered(name: str, head: str, pool: str | None) -> tuple[Any, Any]
 
 
 def reader(head: str, lowered: Any) -> Any:
-    return oracle.logits if "For" in head else oracle.pooled(lowered.program.pooling.kinds[0].value)
+    return oracle.logits if "For" in head else oracle.pooled(lowered.program.facts.pooling.kinds[0].value)
 
 
 def requests_of(shape: tuple[int, ...], program: Any, generator: Any) -> list[Request]:
     """Token ids of those lengths, each with its types: pairs, where the model tells a second text from a first."""
-    longest = program.limits.length or 64
+    longest = program.facts.limits.length or 64
     lengths = [min(length, longest) for length in shape]
-    ids = [torch.randint(3, program.vocabulary, (n,), generator=generator).tolist() for n in lengths]
-    first = [n if (program.token_types or 1) < 2 else (n + 1) // 2 for n in lengths]
+    ids = [torch.randint(3, program.signature.vocabulary, (n,), generator=generator).tolist() for n in lengths]
+    first = [n if (program.signature.token_types or 1) < 2 else (n + 1) // 2 for n in lengths]
     return [(own, [0] * k + [1] * (len(own) - k)) for own, k in zip(ids, first, strict=True)]
 
 

@@ -109,7 +109,7 @@ def test_rampart_ner_equals_the_oracle(target: str, real: Real) -> None:
     eager = transformers.AutoModelForTokenClassification.from_pretrained(
         folder("rampart_ner"), attn_implementation="eager", dtype=torch.float32
     ).eval()
-    limit = model.program.limits.length
+    limit = model.program.facts.limits.length
     ids = [tokenizer(text, truncation=True, max_length=limit)["input_ids"] for text in TEXTS]
     with torch.no_grad():
         wanted = [eager(input_ids=torch.tensor([row])).logits[0].softmax(-1).numpy() for row in ids]
@@ -134,7 +134,7 @@ def test_rxnfp_cls_equals_the_oracle(target: str, real: Real) -> None:
         wanted = [eager(input_ids=torch.tensor([row])).logits[0].softmax(-1).numpy() for row in rows]
     for found in (model.classify(SMILES), [model.classify(text)[0] for text in SMILES]):
         for answer, other in zip(found, wanted, strict=True):
-            assert answer.label == model.program.labels.names[int(other.argmax())]
+            assert answer.label == model.program.facts.labels.names[int(other.argmax())]
             assert float(np.abs(np.array(list(answer.scores.values())) - other).max()) <= 1e-4
 
 
@@ -169,7 +169,7 @@ def test_dinov2_equals_the_oracle(target: str, real: Real) -> None:
     import transformers
 
     model = real("dinov2_small", target)
-    assert [axis.size for axis in model.program.inputs[0].axes] == [None, 3, 224, 224]
+    assert [axis.size for axis in model.program.signature.inputs[0].axes] == [None, 3, 224, 224]
     eager = transformers.AutoModel.from_pretrained(
         folder("dinov2_small"), attn_implementation="eager", dtype=torch.float32
     ).eval()

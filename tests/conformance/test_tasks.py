@@ -92,14 +92,14 @@ def pairs(cases: list[Any], kind: str) -> list[Any]:
 
 
 def requests_for(model: Any) -> list[list[int]]:
-    return oracle.prompts(model.program.limits.length or LONGEST, VOCABULARY)
+    return oracle.prompts(model.program.facts.limits.length or LONGEST, VOCABULARY)
 
 
 @pytest.mark.parametrize(("name", "pool", "backend"), pairs(EMBEDDERS, "embed"))
 def test_embed(name: str, pool: str, backend: str, tiny: Any, compiled: Any) -> None:
     """Single equals the oracle, batched equals single (D1, D3)."""
     model = compiled(name, "AutoModel", backend)
-    assert model.program.pooling.kinds == (pool,)
+    assert model.program.facts.pooling.kinds == (pool,)
     requests = requests_for(model)
     wanted = oracle.answers(tiny(name), requests, oracle.pooled(pool), torch.float32)
     batched = model(requests, task="embed")

@@ -28,15 +28,19 @@ class Request:
 def request(program: Program, length: int, seed: int) -> Request:
     """A random text of that length, and a target two tokens shorter; or arrays of one size that make so many rows."""
     generator = torch.Generator().manual_seed(100 * length + seed)
-    if program.arrays:
-        drawn = {given.name: draw(given, 1, SIZE_OF_ARRAYS, seed) for given in program.arrays}
-        target = torch.randint(FIRST_ID, program.vocabulary or VOCABULARY, (SHORT_TARGET,), generator=generator)
+    if program.signature.arrays:
+        drawn = {given.name: draw(given, 1, SIZE_OF_ARRAYS, seed) for given in program.signature.arrays}
+        target = torch.randint(
+            FIRST_ID, program.signature.vocabulary or VOCABULARY, (SHORT_TARGET,), generator=generator
+        )
         return Request(torch.empty(0), target, drawn)
-    text = torch.randint(FIRST_ID, program.vocabulary, (length,), generator=generator)
-    if program.marker is not None:
-        text[-1] = program.marker
-    longest = (program.target_limits.length if program.target_limits else None) or length
-    target = torch.randint(FIRST_ID, program.vocabulary, (min(max(1, length - 2), longest),), generator=generator)
+    text = torch.randint(FIRST_ID, program.signature.vocabulary, (length,), generator=generator)
+    if program.signature.marker is not None:
+        text[-1] = program.signature.marker
+    longest = (program.facts.target_limits.length if program.facts.target_limits else None) or length
+    target = torch.randint(
+        FIRST_ID, program.signature.vocabulary, (min(max(1, length - 2), longest),), generator=generator
+    )
     return Request(text, target, {})
 
 
@@ -48,10 +52,12 @@ def alone(program: Program, asked: Request) -> dict[str, Tensor]:
 def batch(program: Program, asked: list[Request], left: bool) -> dict[str, Tensor]:
     """The requests in one batch, texts padded on either side, targets always on the right, arrays as they are."""
     decoded, decoded_mask = _padded([one.target for one in asked], left=False)
-    if program.arrays:
+    if program.signature.arrays:
         named = {"decoder_input_ids": decoded, "decoder_attention_mask": decoded_mask}
-        named |= {given.name: torch.cat([one.arrays[given.name] for one in asked]) for given in program.arrays}
-        return {name: named[name] for name in program.input_names}
+        named |= {
+            given.name: torch.cat([one.arrays[given.name] for one in asked]) for given in program.signature.arrays
+        }
+        return {name: named[name] for name in program.signature.input_names}
     ids, mask = _padded([one.text for one in asked], left)
     inputs: dict[str, Tensor] = fed(program, ids, mask, decoded, decoded_mask)
     return inputs

@@ -97,31 +97,37 @@ def measure(row: Row, model: Any) -> Row:
 
 
 def _describe(row: Row, program: Program) -> None:
-    assert program.route is not None
-    row.types = [f"{spec.type} {spec.window}" if spec.window.bounded else str(spec.type) for spec in program.attention]
-    row.types += [node.operator for node in program.recurrent]
-    row.recovered = sum(spec.recovered for spec in program.attention)
-    row.verified = all(spec.verdict in PROVEN for spec in program.attention)
-    row.route = program.route.name
+    assert program.decision.route is not None
+    row.types = [
+        f"{spec.type} {spec.window}" if spec.window.bounded else str(spec.type) for spec in program.nodes.attention
+    ]
+    row.types += [node.operator for node in program.nodes.recurrent]
+    row.recovered = sum(spec.recovered for spec in program.nodes.attention)
+    row.verified = all(spec.verdict in PROVEN for spec in program.nodes.attention)
+    row.route = program.decision.route.name
 
 
 def _packed(program: Program) -> bool | str:
-    served = [decision.task for decision in program.tasks if decision.supported and decision.task is not Task.GENERATE]
+    served = [
+        decision.task
+        for decision in program.decision.tasks
+        if decision.supported and decision.task is not Task.GENERATE
+    ]
     task = next(iter(served), None)
     if task is None:
         return "no task is served"
     packed = ChooseLayout(Layout.PACKED)(prepare(program, task))
-    return packed.layout is Layout.PACKED or packed.layout_why
+    return packed.form.layout is Layout.PACKED or packed.form.layout_why
 
 
 def _cached(program: Program) -> bool | str:
     """What a cache of keys and values asks of a program; the lowering itself is not part of this version."""
-    other = [spec.node for spec in program.attention if spec.type is not AttentionType.DECODER]
+    other = [spec.node for spec in program.nodes.attention if spec.type is not AttentionType.DECODER]
     if other:
         return f"{other[0]} sees later tokens"
-    if program.recurrent:
-        return f"{program.recurrent[0].node} keeps a state of its own"
-    return True if program.attention else "no attention"
+    if program.nodes.recurrent:
+        return f"{program.nodes.recurrent[0].node} keeps a state of its own"
+    return True if program.nodes.attention else "no attention"
 
 
 @torch.no_grad()
@@ -131,7 +137,7 @@ def _worst(program: Program, behaviour: Behaviour) -> tuple[float, float]:
     double._served.double()
     found = [(0.0, LEAST)]
     for size, length in SHAPES:
-        if length > (program.limits.length or length):
+        if length > (program.facts.limits.length or length):
             continue
         asked = [request(program, max(1, length - 4 * row), row) for row in range(size)]
         wanted = [behaviour.outputs(alone(program, one)) for one in asked]
@@ -160,9 +166,13 @@ def _moved(program: Program, behaviour: Behaviour) -> float:
 
 def _counts_columns(program: Program) -> bool:
     """Whether the graph counts a position, runs a state or makes a decoder's target from the first column on."""
-    positions = program.positions.source is PositionSource.GRAPH and program.positions.table is not None
-    cross = any(spec.type is AttentionType.ENCODER_DECODER for spec in program.attention)
-    return positions or bool(program.recurrent) or (cross and "decoder_input_ids" not in program.input_names)
+    positions = program.facts.positions.source is PositionSource.GRAPH and program.facts.positions.table is not None
+    cross = any(spec.type is AttentionType.ENCODER_DECODER for spec in program.nodes.attention)
+    return (
+        positions
+        or bool(program.nodes.recurrent)
+        or (cross and "decoder_input_ids" not in program.signature.input_names)
+    )
 
 
 def _exact(double: Behaviour, inputs: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
@@ -184,10 +194,13 @@ def _answers(program: Program, asked: list[Request], left: bool) -> list[tuple[T
 
     The engine pads on the right; the left is asked for where nothing in the graph counts from the first column.
     """
-    if program.padding is not PaddingRule.EXACT or (left and _counts_columns(program)):
+    if program.decision.padding is not PaddingRule.EXACT or (left and _counts_columns(program)):
         return [graphs.run(program.graph, alone(program, one))[0] for one in asked]
     values, _ = graphs.run(program.graph, batch(program, asked, left))
     return [
-        tuple(answer(output, value, row, one, left) for output, value in zip(program.outputs, values, strict=True))
+        tuple(
+            answer(output, value, row, one, left)
+            for output, value in zip(program.signature.outputs, values, strict=True)
+        )
         for row, one in enumerate(asked)
     ]

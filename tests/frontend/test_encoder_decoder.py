@@ -28,28 +28,31 @@ HIDDEN, DECODED = OutputKind.HIDDEN, OutputKind.DECODER_HIDDEN
 )
 def test_both_halves_have_inputs_and_outputs_of_their_own(traced, name, head, outputs):
     program = traced(name, head).program
-    assert [(given.name, given.axes) for given in program.inputs] == [
+    assert [(given.name, given.axes) for given in program.signature.inputs] == [
         ("input_ids", (BATCH, SEQUENCE)),
         ("attention_mask", (BATCH, SEQUENCE)),
         ("decoder_input_ids", (BATCH, TARGET)),
         ("decoder_attention_mask", (BATCH, TARGET)),
     ]
-    assert [(output.kind, output.along) for output in program.outputs] == outputs
-    assert program.head is (Head.NONE if head == "AutoModel" else Head.SEQ2SEQ_LM)
+    assert [(output.kind, output.along) for output in program.signature.outputs] == outputs
+    assert program.signature.head is (Head.NONE if head == "AutoModel" else Head.SEQ2SEQ_LM)
 
 
 @pytest.mark.parametrize(("name", "text", "target"), [("bart", 64, 64), ("t5", None, None)])
 def test_limits_of_both_halves(traced, name, text, target):
     program = traced(name, SEQ2SEQ if name == "t5" else "AutoModel").program
-    assert (program.limits.length, program.target_limits.length) == (text, target)
+    assert (program.facts.limits.length, program.facts.target_limits.length) == (text, target)
 
 
 def test_an_encoder_may_read_arrays(traced):
     """Whisper: the decoder's positions are rows of a weight, and it is probed on a target of its own length."""
     program = traced("whisper").program
-    assert program.input_names == ("input_features", "decoder_input_ids", "decoder_attention_mask")
-    assert [(output.kind, output.along) for output in program.outputs[:2]] == [(DECODED, TARGET), (HIDDEN, SEQUENCE)]
-    assert program.target_limits.length == 32
+    assert program.signature.input_names == ("input_features", "decoder_input_ids", "decoder_attention_mask")
+    assert [(output.kind, output.along) for output in program.signature.outputs[:2]] == [
+        (DECODED, TARGET),
+        (HIDDEN, SEQUENCE),
+    ]
+    assert program.facts.target_limits.length == 32
 
 
 def padded(given, axis, more):
@@ -81,7 +84,7 @@ def test_equals_the_eager_model_alone(traced, tiny, name, batch, length, target)
     exact = worst_of_eager(model, ids, decoded)
     for inputs in runs:
         outputs, _ = graphs.run(program.graph, inputs)
-        got = {output.name: value for output, value in zip(program.outputs, outputs, strict=True)}
+        got = {output.name: value for output, value in zip(program.signature.outputs, outputs, strict=True)}
         assert worst(got, model, ids, decoded) <= max(LEAST, OF_OWN * exact)
 
 
@@ -96,8 +99,8 @@ def worst_of_eager(model, ids, decoded):
 @pytest.mark.parametrize("task", [Task.EMBED, Task.TOKEN_EMBED])
 def test_the_encoders_tasks_leave_the_decoder_out(analysed, task):
     program = prepare(analysed("bart", SEQ2SEQ), task)
-    assert program.input_names == graphs.inputs_of(program.graph) == ("input_ids", "attention_mask")
-    assert [spec.type for spec in program.attention] == [AttentionType.ENCODER] * 2
+    assert program.signature.input_names == graphs.inputs_of(program.graph) == ("input_ids", "attention_mask")
+    assert [spec.type for spec in program.nodes.attention] == [AttentionType.ENCODER] * 2
     assert not any("decoder" in name for name in program.graph.state_dict)
     ids = token_ids(6, batch=2)
     # The cut program is whole: torch's own call of it takes the two inputs by name.
@@ -105,20 +108,20 @@ def test_the_encoders_tasks_leave_the_decoder_out(analysed, task):
     (run,), _ = graphs.run(program.graph, fed(program, ids))
     assert torch.equal(called[0], run)
     again = program.graph.run_decompositions({})
-    assert graphs.inputs_of(again) == program.input_names
+    assert graphs.inputs_of(again) == program.signature.input_names
 
 
 def test_the_target_stays_where_it_is_read(analysed):
     program = prepare(analysed("bart", SEQ2SEQ), Task.GENERATE)
-    assert program.input_names == graphs.inputs_of(program.graph)
-    assert len(program.input_names) == 4
+    assert program.signature.input_names == graphs.inputs_of(program.graph)
+    assert len(program.signature.input_names) == 4
 
 
 def test_a_decoder_alone_has_no_cross_attention(traced, analysed):
     program = analysed("bart", "BartForCausalLM")
-    assert program.head is Head.CAUSAL_LM
-    assert [spec.type for spec in program.attention] == [AttentionType.DECODER] * 2
-    assert program.input_names == ("input_ids", "attention_mask")
+    assert program.signature.head is Head.CAUSAL_LM
+    assert [spec.type for spec in program.nodes.attention] == [AttentionType.DECODER] * 2
+    assert program.signature.input_names == ("input_ids", "attention_mask")
 
 
 class Wrapper(nn.Module):

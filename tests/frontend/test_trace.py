@@ -30,10 +30,10 @@ OUTPUTS = [
 @pytest.mark.parametrize(("name", "head", "outputs"), OUTPUTS, ids=lambda v: v if isinstance(v, str) else "")
 def test_outputs_by_head(traced, name, head, outputs):
     program = traced(name, head, **LABELS.get(head, {})).program
-    assert [(output.kind, output.width) for output in program.outputs] == outputs
+    assert [(output.kind, output.width) for output in program.signature.outputs] == outputs
     assert program.stage is Stage.TRACED
-    assert program.input_names[:2] == ("input_ids", "attention_mask")
-    assert (program.dtype, program.vocabulary) == ("float32", 96)
+    assert program.signature.input_names[:2] == ("input_ids", "attention_mask")
+    assert (program.dtype, program.signature.vocabulary) == ("float32", 96)
 
 
 @pytest.mark.parametrize(("name", "head"), [(name, head) for name, head, _ in OUTPUTS[:5]])
@@ -189,7 +189,7 @@ def test_a_model_without_an_embedding_is_refused():
 def test_pooling_that_nothing_names_is_assumed(traced):
     """A bare folder: mean for a bidirectional model, last for a causal one, and it is marked."""
     for name, kind in (("bert", PoolKind.MEAN), ("qwen2", PoolKind.LAST), ("qwen2-bidirectional", PoolKind.MEAN)):
-        pooling = traced(name).program.pooling
+        pooling = traced(name).program.facts.pooling
         assert pooling.kinds == (kind,)
         assert pooling.assumed
         assert pooling.why.startswith(f"nothing names one: {kind} suits a ")
@@ -198,8 +198,8 @@ def test_pooling_that_nothing_names_is_assumed(traced):
 def test_pooling_that_was_asked_for(tiny):
     model = tiny("qwen2", num_hidden_layers=1)
     program = trace(checkpoint(model), pools=(PoolKind.MEAN, PoolKind.MAX)).program
-    assert (program.pooling.kinds, program.pooling.assumed) == ((PoolKind.MEAN, PoolKind.MAX), False)
-    assert program.output(EMBEDDING).width == 64
+    assert (program.facts.pooling.kinds, program.facts.pooling.assumed) == ((PoolKind.MEAN, PoolKind.MAX), False)
+    assert program.signature.output(EMBEDDING).width == 64
 
 
 def wrapped(inner, body):
@@ -245,7 +245,7 @@ def test_a_wrapper_answers_as_the_model_inside(traced, tiny, name, body, whole):
     made = trace(checkpoint(wrapped(model, body)))
     program = analyse(made.program, made.behaviour)
     inner = traced(name).program
-    assert program.input_names == (inner.input_names if whole else ("input_ids", "attention_mask"))
+    assert program.signature.input_names == (inner.input_names if whole else ("input_ids", "attention_mask"))
     ids = token_ids(9, batch=2)
     with torch.no_grad():
         expected = model(ids).last_hidden_state

@@ -72,7 +72,7 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     exported._constants = {name: _fake(traced, value) for name, value in exported.constants.items()}
     with traced:
         moved = program.with_(exported=target.on_device(program))
-        if program.layout is Layout.PACKED:
+        if program.form.layout is Layout.PACKED:
             module = executable._kernels(moved)
         else:
             module = graphs.flat_module(moved.graph.run_decompositions(dict(_decompositions())))
@@ -83,7 +83,7 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
         for name, value in part._buffers.items():
             part._buffers[name] = _empty(mode, value)
     sizes = {"batch": BATCH, "tokens": TOKENS, "bounds": SEQUENCES, "sequence": TOKENS // BATCH, "row": 1}
-    given = {one.name: one for one in program.inputs}
+    given = {one.name: one for one in program.signature.inputs}
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     inputs = [_free(mode, name, [sizes[axis.name] for axis in given[name].axes], name == OFFSETS) for name in names]
     return module, inputs, mode

@@ -115,7 +115,7 @@ def test_a_wave_of_another_size() -> None:
 def test_a_mask_that_is_not_the_attentions(kind: str, window: list[int], said: str, analysed: Any) -> None:
     """A lowering that loses the kind or the window of an ENCODER_ONLY attention: nothing is compiled for it."""
     program = prepare(analysed("bert"), Task.EMBED, Layout.PACKED)
-    assert {spec.type for spec in program.attention} == {AttentionType.ENCODER_ONLY}
+    assert {spec.type for spec in program.nodes.attention} == {AttentionType.ENCODER_ONLY}
 
     def lose(graph: Any) -> None:
         node = next(node for node in graph.nodes if node.target is ATTENTION_VARLEN)
@@ -130,6 +130,6 @@ def test_a_wider_mask_is_noticed_too(analysed: Any) -> None:
     """A causal attention that is shown what comes after."""
     program = prepare(analysed("qwen3"), Task.EMBED, Layout.PACKED)
     constants = {"LEFT": -1, "RIGHT": -1, "CHUNK": 0}
-    (fault,) = machine_code.mask_faults(constants, program.attention[0])
+    (fault,) = machine_code.mask_faults(constants, program.nodes.attention[0])
     assert fault.startswith("shows the query at 0 the key at 1")
-    assert machine_code.mask_faults(constants | {"RIGHT": 0}, program.attention[0]) == []
+    assert machine_code.mask_faults(constants | {"RIGHT": 0}, program.nodes.attention[0]) == []

@@ -81,7 +81,7 @@ def test_a_rewrite_that_changes_nothing(program):
     given = inputs(program)
     assert equal(graphs.run(again, given)[0], graphs.run(program.graph, given)[0])
     assert set(again.state_dict) <= set(program.graph.state_dict)
-    assert graphs.inputs_of(again) == program.input_names
+    assert graphs.inputs_of(again) == program.signature.input_names
 
 
 def test_a_rewrite_leaves_the_original_alone(program):

@@ -72,15 +72,15 @@ def test_oddity(name: str, golden: Any) -> None:
     made = trace(checkpoint(make()))
     program = analyse(made.program, made.behaviour)
     golden(f"oddities/{name.replace(' ', '-')}", program.as_text())
-    assert [spec.type for spec in program.attention] == types
-    assert (program.route.state, program.route.rule) == (state, rule)
-    assert [decision.task for decision in program.tasks if decision.supported] == tasks
+    assert [spec.type for spec in program.nodes.attention] == types
+    assert (program.decision.route.state, program.decision.route.rule) == (state, rule)
+    assert [decision.task for decision in program.decision.tasks if decision.supported] == tasks
 
 
 def test_head_dims_of_keys_and_values_differ() -> None:
     """MLA: what is compared is wider than what is summed."""
     made = trace(checkpoint(build("deepseek-v3")))
-    (first, *_) = analyse(made.program, made.behaviour).attention
+    (first, *_) = analyse(made.program, made.behaviour).nodes.attention
     assert (first.qk_head_dim, first.v_head_dim) == (16, 12)
 
 
@@ -88,5 +88,5 @@ def test_only_the_query_that_no_input_changes_is_latent() -> None:
     """Contract A2."""
     made = trace(checkpoint(build("siglip-vision")))
     program = analyse(made.program, made.behaviour)
-    assert [spec.latent for spec in program.attention] == [False, False, True]
-    assert [spec.recovered for spec in program.attention] == [False, False, True]
+    assert [spec.latent for spec in program.nodes.attention] == [False, False, True]
+    assert [spec.recovered for spec in program.nodes.attention] == [False, False, True]

@@ -41,7 +41,7 @@ class Remembered:
         return getattr(self._backend, name)
 
     def compile(self, program: Any) -> Any:
-        key = (program.source, program.dtype, program.outputs, program.taps)
+        key = (program.source, program.dtype, program.signature.outputs, program.nodes.taps)
         if key not in self._made:
             self._made[key] = self._backend.compile(program)
         return self._made[key]

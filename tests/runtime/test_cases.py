@@ -79,7 +79,7 @@ def test_p9_p10_usable_length() -> None:
     model = reference(
         build("roberta", pad_token_id=3, max_position_embeddings=14), tokenizer=bert_like(model_max_length=512)
     )
-    assert model.program.limits.length == 10
+    assert model.program.facts.limits.length == 10
     text = " ".join(f"w{5 + i}" for i in range(9))  # 11 tokens with [CLS] and [SEP]
     with pytest.raises(headrace.InputTooLongError, match=r"11 tokens.*10"):
         model.embed(text)
@@ -167,7 +167,7 @@ def test_h5_labels_are_ordered_as_numbers() -> None:
     """H5: eleven labels whose keys are strings."""
     names = {str(i): f"name{i}" for i in range(11)}
     model = reference(build("bert", SEQUENCE, id2label=names, label2id={v: int(k) for k, v in names.items()}))
-    assert model.program.labels.names == tuple(f"name{i}" for i in range(11))
+    assert model.program.facts.labels.names == tuple(f"name{i}" for i in range(11))
 
 
 def test_l1_a_budget_smaller_than_a_text() -> None:

@@ -41,7 +41,7 @@ def test_a_relative_bias_is_no_position_table() -> None:
     config = T5Config(vocab_size=99, d_model=32, num_layers=2, num_heads=4, d_kv=8, d_ff=37)
     eager = T5EncoderModel(config).eval()
     model = headrace.compile(eager, target="reference", pooling="mean")
-    assert model.program.limits.length is None
+    assert model.program.facts.limits.length is None
     ids = torch.randint(3, 99, (1, 40), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         wanted = eager(input_ids=ids).last_hidden_state.mean(1)[0].numpy()
@@ -100,8 +100,8 @@ def test_torchs_own_attention_is_not_overlooked() -> None:
             return rows
 
     program = headrace.lower(Own(), target="reference").program
-    assert [spec.type for spec in program.attention] == [AttentionType.ENCODER_ONLY]
-    assert program.attention[0].recovered
+    assert [spec.type for spec in program.nodes.attention] == [AttentionType.ENCODER_ONLY]
+    assert program.nodes.attention[0].recovered
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "4", True])

@@ -55,9 +55,9 @@ def compiled(model: nn.Module, **options: Any) -> Any:
 
 
 def same_facts(one: Any, other: Any) -> None:
-    assert one.program.route == other.program.route
-    assert [(s.type, s.mask, s.window) for s in one.program.attention] == [
-        (s.type, s.mask, s.window) for s in other.program.attention
+    assert one.program.decision.route == other.program.decision.route
+    assert [(s.type, s.mask, s.window) for s in one.program.nodes.attention] == [
+        (s.type, s.mask, s.window) for s in other.program.nodes.attention
     ]
     assert list(one.tasks) == list(other.tasks)
 
@@ -97,7 +97,7 @@ def test_b7_a_sentence_transformer_as_it_is(tmp_path: Path) -> None:
         model = st.SentenceTransformer(modules=[Transformer(str(tmp_path)), Pooling(32, "cls")], device="cpu")
     texts = [" ".join(f"w{i}" for i in range(5, 5 + n)) for n in (3, 1, 9, 2, 4, 1, 7, 5)]
     made = compiled(model)
-    assert (made.program.route.rule, made.program.pooling.why) == ("B3", "modules.json")
+    assert (made.program.decision.route.rule, made.program.facts.pooling.why) == ("B3", "modules.json")
     for some in (texts[:1], texts):
         np.testing.assert_allclose(made.embed(some), model.encode(some), atol=1e-5)
 
@@ -121,8 +121,8 @@ def test_attention_after_the_backbone_is_typed_and_routes() -> None:
     """The backbone alone is causal; the whole is not, and nothing may be prefilled in chunks."""
     model = Mixing(build("qwen3")).eval()
     made = compiled(model)
-    types = [spec.type for spec in made.program.attention]
+    types = [spec.type for spec in made.program.nodes.attention]
     assert types == [AttentionType.DECODER, AttentionType.DECODER, AttentionType.ENCODER_ONLY]
-    assert made.program.route.rule == "B3"
+    assert made.program.decision.route.rule == "B3"
     assert list(made.tasks) == ["token_classify"]
     oracle.require_close(made(REQUESTS), model, REQUESTS, lambda output: output)

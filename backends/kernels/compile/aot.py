@@ -38,8 +38,8 @@ def kernels(program: Program, architecture: Architecture) -> list[Kernel]:
     Raises:
         TargetError: the program launches none, Triton is missing, or something is wrong with a kernel.
     """
-    if program.layout is Layout.PADDED:
-        why = program.layout_why or "No target asked for it to be packed."
+    if program.form.layout is Layout.PADDED:
+        why = program.form.layout_why or "No target asked for it to be packed."
         raise TargetError(f"The program runs padded, without kernels of Headrace's own: {why}")
     if importlib.util.find_spec("triton") is None:
         raise TargetError("Compiling kernels needs Triton, which is not installed: pip install triton")

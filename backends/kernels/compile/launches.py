@@ -68,7 +68,7 @@ def launches(program: Program, family: str) -> list[Launch]:
         family: the architecture, as `tuning.family` names it.
     """
     graph = with_kernels(program.graph, family).graph
-    left = iter(program.attention)
+    left = iter(program.nodes.attention)
     found: dict[Any, Launch] = {}
     for node in graph.nodes:
         if node.target not in LAUNCHERS:

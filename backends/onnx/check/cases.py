@@ -45,14 +45,14 @@ def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
     Args:
         lengths_only: whether the model file takes lengths, which say nothing of padding on the left.
     """
-    longest = program.limits.length or max(map(max, BATCHES))
+    longest = program.facts.limits.length or max(map(max, BATCHES))
     random = np.random.default_rng(0)
     for batch in BATCHES:
         lengths = [min(length, longest) for length in batch]
-        if program.padding is PaddingRule.UNPADDED:
+        if program.decision.padding is PaddingRule.UNPADDED:
             lengths = lengths[:1]
         ids = tuple(_sequence(program, random, length) for length in lengths)
-        paired = (program.token_types or 1) > 1
+        paired = (program.signature.token_types or 1) > 1
         yield Case(ids, left=False, paired=paired)
         if len(set(lengths)) > 1 and not lengths_only:
             yield Case(ids, left=True, paired=paired)
@@ -60,10 +60,10 @@ def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
 
 def _sequence(program: Program, random: np.random.Generator, length: int) -> tuple[int, ...]:
     """Pseudorandom tokens; the one that a head looks for stands at the end, as tokenizers put it."""
-    ids = [int(i) for i in random.integers(0, program.vocabulary, length)]
-    if program.marker is not None:
-        other = (program.marker + 1) % program.vocabulary
-        ids = [other if i == program.marker else i for i in ids[:-1]] + [program.marker]
+    ids = [int(i) for i in random.integers(0, program.signature.vocabulary, length)]
+    if program.signature.marker is not None:
+        other = (program.signature.marker + 1) % program.signature.vocabulary
+        ids = [other if i == program.signature.marker else i for i in ids[:-1]] + [program.signature.marker]
     return tuple(ids)
 
 

@@ -57,12 +57,12 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
     session, cases = Session(path, (HOST,), mapped=apart), []
     for case, wanted in oracle:
         worst = Distance(0.0, 1.0)
-        for got, rows in zip(answered(case, session, program.outputs), wanted, strict=True):
+        for got, rows in zip(answered(case, session, program.signature.outputs), wanted, strict=True):
             worst = worst.joined(distance(got, rows))
         checks.append(Check(f"onnxruntime, {case}", bound.holds(worst), bound.words(worst)))
         kept = tuple(
             (names.OUTPUTS[output.kind], tuple(recorded(row) for row in rows))
-            for output, rows in zip(program.outputs, wanted, strict=True)
+            for output, rows in zip(program.signature.outputs, wanted, strict=True)
         )
         cases.append(replace(case, answers=kept))
     return Report(profile.name, dtype, bound, (*checks, *defined), tuple(cases))
@@ -97,7 +97,7 @@ def _by_definition(path: Path, program: Program, oracle: Oracle, bound: Bound) -
     from headrace.backends.onnx.check.evaluated import RMSNormalization
 
     load = functools.cache(lambda: ReferenceEvaluator(str(path), new_ops=[RMSNormalization]))
-    outputs = [names.OUTPUTS[output.kind] for output in program.outputs]
+    outputs = [names.OUTPUTS[output.kind] for output in program.signature.outputs]
     for case, wanted in oracle:
         if len(case.ids) != REFERENCE_ROWS:
             continue
@@ -109,7 +109,7 @@ def _by_definition(path: Path, program: Program, oracle: Oracle, bound: Bound) -
             yield Check(name, True, f"left out, it stops at: {str(error).strip().splitlines()[:1]}")
             continue
         worst = Distance(0.0, 1.0)
-        for output, values, rows in zip(program.outputs, found, wanted, strict=True):
+        for output, values, rows in zip(program.signature.outputs, found, wanted, strict=True):
             worst = worst.joined(distance(real_rows(case, values, output), rows))
         yield Check(name, bound.holds(worst), bound.words(worst))
 
@@ -123,14 +123,14 @@ def _oracle(program: Program, cases: Iterable[Case]) -> Oracle:
 def _takes_left(program: Program, oracle: Oracle) -> bool:
     """Whether the program itself answers alike on padding on the left: it may count positions from there."""
     left = next(((case, wanted) for case, wanted in oracle if case.left), None)
-    if left is None or names.POSITIONS in program.input_names:
+    if left is None or names.POSITIONS in program.signature.input_names:
         return True
     case, wanted = left
-    given = {name: torch.from_numpy(array) for name, array in feeds(case, program.input_names).items()}
+    given = {name: torch.from_numpy(array) for name, array in feeds(case, program.signature.input_names).items()}
     outputs, _ = graphs.run(program.graph, given)
     return all(
         BOUNDS["float32"].holds(distance(real_rows(case, np.asarray(found.float()), output), rows))
-        for output, found, rows in zip(program.outputs, outputs, wanted, strict=True)
+        for output, found, rows in zip(program.signature.outputs, outputs, wanted, strict=True)
     )
 
 
@@ -143,9 +143,9 @@ def _alone(program: Program, case: Case) -> list[list[NDArray[Any]]]:
         given = {
             "input_ids": ids,
             names.PADDING: torch.ones_like(ids),
-            names.POSITIONS: torch.arange(len(own))[None] + program.positions.offset,
+            names.POSITIONS: torch.arange(len(own))[None] + program.facts.positions.offset,
             "token_type_ids": torch.from_numpy(types_of(case, row))[None],
         }
-        outputs, _ = graphs.run(program.graph, {name: given[name] for name in program.input_names})
+        outputs, _ = graphs.run(program.graph, {name: given[name] for name in program.signature.input_names})
         rows.append([np.asarray(output[0].float()) for output in outputs])
     return [list(column) for column in zip(*rows, strict=True)]

@@ -17,14 +17,14 @@ def finish(model: ir.Model, program: Program) -> None:
 
     The vector is at unit length where the model's folder normalises; the scores follow the labels' activation.
     """
-    for value, output in list(zip(model.graph.outputs, program.outputs, strict=True)):
+    for value, output in list(zip(model.graph.outputs, program.signature.outputs, strict=True)):
         made = tape.Tape()
         if output.kind is OutputKind.EMBEDDING:
-            normalize = program.pooling is not None and program.pooling.normalize
+            normalize = program.facts.pooling is not None and program.facts.pooling.normalize
             found = _unit(made, value) if normalize else made.op("Identity", [value])
             _add(model, made, found, value, names.FINISHED_VECTOR)
-        elif program.labels is not None and output.kind in (OutputKind.SEQUENCE_LOGITS, OutputKind.TOKEN_LOGITS):
-            _add(model, made, _scores(made, value, program.labels.activation), value, names.FINISHED_SCORES)
+        elif program.facts.labels is not None and output.kind in (OutputKind.SEQUENCE_LOGITS, OutputKind.TOKEN_LOGITS):
+            _add(model, made, _scores(made, value, program.facts.labels.activation), value, names.FINISHED_SCORES)
 
 
 def _unit(made: tape.Tape, vectors: ir.Value) -> ir.Value:

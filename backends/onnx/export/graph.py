@@ -51,7 +51,7 @@ def build(
     _forget(model)
     if profile.attention is Form.LENGTHS:
         _move_lengths(model)
-    compute_positions(model, program.positions.offset)
+    compute_positions(model, program.facts.positions.offset)
     if profile.lengths:
         take_lengths(model)
     if finished:
@@ -82,7 +82,7 @@ def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:
         raise TargetError(
             f"The program holds {', '.join(unknown)}, which the target onnx cannot write. Use another target."
         )
-    if others := [name for name in program.input_names if name not in names.INPUTS]:
+    if others := [name for name in program.signature.input_names if name not in names.INPUTS]:
         raise TargetError(
             f"The program reads {', '.join(others)}; the target onnx serves models that read one sequence of token ids "
             f"({', '.join(names.INPUTS)}). Use another target."
@@ -102,13 +102,13 @@ def _name(model: ir.Model, program: Program) -> None:
     for value in (value for node in model.graph for value in node.outputs):
         if value.name in names.RESERVED:
             value.name = f"{value.name}_inside"
-    for value, output in zip(model.graph.outputs, program.outputs, strict=True):
+    for value, output in zip(model.graph.outputs, program.signature.outputs, strict=True):
         value.name = names.OUTPUTS[output.kind]
 
 
 def _attentions(model: ir.Model, program: Program) -> dict[ir.Node, AttentionSpec]:
     """Which node computes which attention: the operator, or the softmax of a plain one."""
-    specs = {spec.node: spec for spec in program.attention}
+    specs = {spec.node: spec for spec in program.nodes.attention}
     found: dict[ir.Node, AttentionSpec] = {}
     for node in model.graph:
         traced = TORCH_OPERATOR.match(node.metadata_props.get("pkg.torch.onnx.fx_node", ""))

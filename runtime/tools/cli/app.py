@@ -117,7 +117,7 @@ def tasks(
 
     chosen = _chosen(program, task)
     if as_json:
-        print(json.dumps({"default": chosen, "tasks": encode(program.tasks)}, indent=1))
+        print(json.dumps({"default": chosen, "tasks": encode(program.decision.tasks)}, indent=1))
     else:
         print("\n".join(line[2:] for line in task_table(program, chosen)))
 

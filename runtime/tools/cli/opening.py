@@ -120,7 +120,7 @@ def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answ
             model = opening.compile(task)
         try:
             counting = model.counting_from(done)
-            answers = answer(counting, read_arrays(chunk) if model.program.arrays else chunk)
+            answers = answer(counting, read_arrays(chunk) if model.program.signature.arrays else chunk)
         except HeadraceError as error:
             if not done:
                 raise

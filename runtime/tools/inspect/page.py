@@ -56,8 +56,8 @@ def page(program: Program, target: str | None, task: Task | None, plan: Sequence
 
 def _header(program: Program, name: str, target: str | None) -> str:
     pills = [
-        program.route.name if program.route else "",
-        f"{program.prefill} prefill" if program.prefill else "",
+        program.decision.route.name if program.decision.route else "",
+        f"{program.decision.prefill} prefill" if program.decision.prefill else "",
         f"{program.source.parameters:,} parameters",
         program.dtype,
         f"target {target}" if target else "",
@@ -78,7 +78,7 @@ def _card(title: str, body: str, note: str = "") -> str:
 
 
 def _attention(program: Program) -> str:
-    if not program.attention and not program.recurrent:
+    if not program.nodes.attention and not program.nodes.recurrent:
         return _card("Attention map", "<p>The model has no attention.</p>")
     groups = "".join(_group(specs) for specs in _kinds(program))
     recurrent = "".join(
@@ -86,7 +86,7 @@ def _attention(program: Program) -> str:
         f'<span class="badge">RECURRENT</span><code>{escape(spec.operator)}</code>'
         f'<span class="verdict plain">{escape(spec.verdict)}</span>'
         f'<span class="soft">looks {direction(spec)}</span></div></li>'
-        for spec in program.recurrent
+        for spec in program.nodes.recurrent
     )
     note = "Every attention, by kind. In a picture, rows are queries and columns keys; filled is what is seen."
     return _card("Attention map", f'{_strip(program)}<ol class="layers">{groups}{recurrent}</ol>', note)
@@ -97,10 +97,10 @@ def _strip(program: Program) -> str:
     bars = "".join(
         f'<i class="{COLOURS[spec.type]}{" narrow" if spec.window.bounded else ""}" '
         f'title="{escape(f"{spec.call_order}: {spec.type}, {window_words(spec)}")}"></i>'
-        for spec in program.attention
+        for spec in program.nodes.attention
     )
-    count = len(program.attention)
-    low = "; a low bar sees through a window" if any(spec.window.bounded for spec in program.attention) else ""
+    count = len(program.nodes.attention)
+    low = "; a low bar sees through a window" if any(spec.window.bounded for spec in program.nodes.attention) else ""
     return (
         f'<div class="strip" role="img" aria-label="{count} attentions in call order">{bars}</div>'
         f'<p class="soft">{count} attention{"s" * (count != 1)}, first to last{low}</p>'
@@ -110,7 +110,7 @@ def _strip(program: Program) -> str:
 def _kinds(program: Program) -> list[list[AttentionSpec]]:
     """The attentions that differ in nothing but their place, in the order of each kind's first."""
     kinds: dict[str, list[AttentionSpec]] = {}
-    for spec in program.attention:
+    for spec in program.nodes.attention:
         kinds.setdefault(attention_text(spec).split(": ", 1)[1], []).append(spec)
     return list(kinds.values())
 
@@ -156,15 +156,15 @@ def _nodes(specs: list[AttentionSpec]) -> str:
 
 
 def _route(program: Program) -> str:
-    if program.route is None:
+    if program.decision.route is None:
         return _card("Route", "<p>Not decided yet.</p>")
-    route = program.route
+    route = program.decision.route
     missing = "" if runs_here(route) else '<p class="verdict no">this version cannot run it yet</p>'
     return _card(
         "Route",
         f'<p class="state">{escape(route.name)}</p>{missing}<p class="soft">{MEANS[route.state]}</p>'
         f'<ol class="rules">{"".join(_rules(route))}</ol>'
-        f'<p class="prefill"><b>Prefill</b> {escape(prefill_words(program.prefill))}</p>',
+        f'<p class="prefill"><b>Prefill</b> {escape(prefill_words(program.decision.prefill))}</p>',
         "Which state runs the model: the first rule that matches decides.",
     )
 
@@ -179,8 +179,8 @@ def _rules(route: Route) -> Iterator[str]:
 
 
 def _tasks(program: Program, default: Task | None) -> str:
-    rows = "".join(_task(decision, decision.task is default) for decision in program.tasks)
-    none = f"<p>None: {escape(program.head_note or 'the model offers no task')}.</p>"
+    rows = "".join(_task(decision, decision.task is default) for decision in program.decision.tasks)
+    none = f"<p>None: {escape(program.signature.head_note or 'the model offers no task')}.</p>"
     note = "What the model offers and the route enables."
     return _card("Tasks", f'<ul class="tasks">{rows}</ul>' if rows else none, note)
 
@@ -206,6 +206,6 @@ def _facts(program: Program, target: str | None, task: Task | None) -> str:
     rows = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts(program, target, task)
     )
-    named = program.labels.names if program.labels else ()
+    named = program.facts.labels.names if program.facts.labels else ()
     every = f'<details><summary>All {len(named)} labels</summary><ul class="names">{_items(named)}</ul></details>'
     return _card("Facts", f'<dl class="facts">{rows}</dl>{every if named else ""}')

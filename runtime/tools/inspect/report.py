@@ -59,7 +59,7 @@ def _lines(program: Program, target: str | None, task: Task | None, plan: Sequen
     yield from paragraph(summary(program))
     yield from ("", "Attention, in call order")
     yield from attention_table(program)
-    if program.recurrent:
+    if program.nodes.recurrent:
         yield from ("", "Recurrences, in call order")
         yield from recurrence_table(program)
     yield from ("", "Route")
@@ -76,7 +76,7 @@ def _lines(program: Program, target: str | None, task: Task | None, plan: Sequen
 def attention_table(program: Program) -> list[str]:
     """A row for each run of layers that differ in nothing but their place."""
     starts = [(first.call_order, count) for first, count in attention_groups(program)]
-    rows = [HEADINGS, *(_attention(program.attention[start : start + count]) for start, count in starts)]
+    rows = [HEADINGS, *(_attention(program.nodes.attention[start : start + count]) for start, count in starts)]
     if not any(row[6] for row in rows[1:]):
         rows = [(*row[:6], row[7]) for row in rows]
     return aligned(rows) if rows[1:] else ["  none"]
@@ -86,7 +86,7 @@ def recurrence_table(program: Program) -> list[str]:
     """A row for each recurrent node; the state is what one sequence leaves behind."""
     rows = [
         (str(spec.call_order), spec.operator, "x".join(map(str, spec.state)), direction(spec), spec.verdict.value)
-        for spec in program.recurrent
+        for spec in program.nodes.recurrent
     ]
     return aligned([("order", "operator", "state", "looks", "probe"), *rows])
 
@@ -99,14 +99,14 @@ def _attention(run: tuple[AttentionSpec, ...]) -> tuple[str, ...]:
 
 
 def _route(program: Program) -> list[str]:
-    if program.route is None:
+    if program.decision.route is None:
         return ["  not decided yet"]
-    route = program.route
+    route = program.decision.route
     rows = [
         ("state", f"{route.name}: {of_its_inputs(program, MEANS[route.state])}"),
         ("rule", f"{route.rule}: {RULES[route.rule]}"),
         ("why", route.reason),
-        ("prefill", of_its_inputs(program, prefill_words(program.prefill))),
+        ("prefill", of_its_inputs(program, prefill_words(program.decision.prefill))),
     ]
     if not runs_here(route):
         rows.append(("note", "this version cannot run it yet"))
@@ -122,6 +122,6 @@ def task_table(program: Program, task: Task | None) -> list[str]:
             "default" if decision.task is task else "",
             task_reason(decision),
         )
-        for decision in program.tasks
+        for decision in program.decision.tasks
     ]
-    return aligned(rows) if rows else [f"  none: {program.head_note or 'the model offers no task'}"]
+    return aligned(rows) if rows else [f"  none: {program.signature.head_note or 'the model offers no task'}"]

@@ -63,17 +63,17 @@ DOES = {
 def summary(program: Program) -> str:
     """One sentence for somebody who has never seen the model."""
     parts = [_kind(program), *_sight(program)]
-    if program.route and not runs_here(program.route):
-        parts.append(f"it needs the {program.route.name}, which this version cannot run yet")
-    elif program.route:
-        single = program.prefill is Prefill.SINGLE_PASS
+    if program.decision.route and not runs_here(program.decision.route):
+        parts.append(f"it needs the {program.decision.route.name}, which this version cannot run yet")
+    elif program.decision.route:
+        single = program.decision.prefill is Prefill.SINGLE_PASS
         parts += ["it runs in one pass" if single else "it may read a text in chunks", _abilities(program)]
     return of_its_inputs(program, "; ".join(parts) + ".")
 
 
 def of_its_inputs(program: Program, said: str) -> str:
     """A sentence about texts and tokens as one about what the program reads: arrays, of which it makes rows."""
-    if not program.arrays:
+    if not program.signature.arrays:
         return said
     for word, other in (("token", "row"), ("a text", "an array"), ("text", "array")):
         said = said.replace(word, other)
@@ -81,13 +81,13 @@ def of_its_inputs(program: Program, said: str) -> str:
 
 
 def _kind(program: Program) -> str:
-    types, count = Counter(spec.type for spec in program.attention), len(program.attention)
+    types, count = Counter(spec.type for spec in program.nodes.attention), len(program.nodes.attention)
     if not count:
-        recurrent = f"A model of {len(program.recurrent)} recurrent operators"
-        return recurrent if program.recurrent else "A model without attention"
+        recurrent = f"A model of {len(program.nodes.recurrent)} recurrent operators"
+        return recurrent if program.nodes.recurrent else "A model without attention"
     if len(types) == 1 and AttentionType.ENCODER_DECODER not in types:
         kind = "causal decoder" if types[AttentionType.DECODER] else "bidirectional encoder"
-        beside = f" with {len(program.recurrent)} recurrent operators" if program.recurrent else ""
+        beside = f" with {len(program.nodes.recurrent)} recurrent operators" if program.nodes.recurrent else ""
         return f"{_article(count)} {count}-layer {kind}{beside}"
     what = "An encoder-decoder of" if types[AttentionType.ENCODER_DECODER] else "A model of"
     return f"{what} {listed([f'{n} {type_}' for type_, n in sorted(types.items())])} attentions"
@@ -108,17 +108,17 @@ def _article(number: int) -> str:
 
 
 def _sight(program: Program) -> list[str]:
-    masks = {spec.mask for spec in program.attention if spec.type is not AttentionType.ENCODER_DECODER}
+    masks = {spec.mask for spec in program.nodes.attention if spec.type is not AttentionType.ENCODER_DECODER}
     if len(masks) != 1:
         return []
     causal = any(mask.causal for mask in masks)
     whole = "a token sees itself and those before it" if causal else "every token sees every token"
-    narrow = [spec for spec in program.attention if spec.window.bounded]
+    narrow = [spec for spec in program.nodes.attention if spec.window.bounded]
     if not narrow:
         return [whole]
     reaches = {window_words(spec) for spec in narrow}
     reach = reaches.pop() if len(reaches) == 1 else "through a window"
-    return [f"{whole}, in {len(narrow)} of {len(program.attention)} layers {reach}"]
+    return [f"{whole}, in {len(narrow)} of {len(program.nodes.attention)} layers {reach}"]
 
 
 def window_words(spec: AttentionSpec) -> str:
@@ -139,7 +139,7 @@ def runs_here(route: Route) -> bool:
 
 
 def _abilities(program: Program) -> str:
-    does = [DOES[Task(name)] for name in Tasks(program.tasks) if not lacks(Task(name))]
+    does = [DOES[Task(name)] for name in Tasks(program.decision.tasks) if not lacks(Task(name))]
     if not does:
         return "it serves no task as it stands"
     return f"it can {listed(does)}"
@@ -194,19 +194,19 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
     """Everything else that is known, by name."""
     found = {
         "default task": task or "none",
-        "reads": inputs_text(program) if program.arrays else "",
+        "reads": inputs_text(program) if program.signature.arrays else "",
         "head": _head(program),
-        "pooling": pooling_text(program.pooling) if program.pooling else "none",
-        **(_of_texts(program) if not program.arrays else {}),
-        "padding": of_its_inputs(program, _padding(program.padding)),
+        "pooling": pooling_text(program.facts.pooling) if program.facts.pooling else "none",
+        **(_of_texts(program) if not program.signature.arrays else {}),
+        "padding": of_its_inputs(program, _padding(program.decision.padding)),
         "layout": _layout(program),
-        "labels": labels_text(program.labels) if program.labels else "none",
-        "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.claims),
-        "not in the checkpoint": ", ".join(program.missing),
-        "vocabulary": f"{program.vocabulary:,} tokens" if program.vocabulary else "",
+        "labels": labels_text(program.facts.labels) if program.facts.labels else "none",
+        "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.evidence.claims),
+        "not in the checkpoint": ", ".join(program.evidence.missing),
+        "vocabulary": f"{program.signature.vocabulary:,} tokens" if program.signature.vocabulary else "",
         "parameters": f"{program.source.parameters:,}",
         "dtype": program.dtype,
-        "quantised": quantization_gate.words(program.quantized) if program.quantized else "",
+        "quantised": quantization_gate.words(program.form.quantized) if program.form.quantized else "",
         "target": target or "not chosen yet",
         "traced with": ", ".join(" ".join(version) for version in program.source.versions),
         "source": program.source.name,
@@ -216,30 +216,34 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
 
 def _of_texts(program: Program) -> dict[str, str]:
     return {
-        "longest text": limits_text(program.limits),
+        "longest text": limits_text(program.facts.limits),
         "truncation": _truncation(program),
-        "prompts": ", ".join(name for name, _ in program.text.prompts),
-        "positions": positions_text(program.positions),
+        "prompts": ", ".join(name for name, _ in program.facts.text.prompts),
+        "positions": positions_text(program.facts.positions),
     }
 
 
 def _head(program: Program) -> str:
-    if program.head is Head.NONE:
+    if program.signature.head is Head.NONE:
         return "none: the model ends in hidden rows"
-    rows = f", reads the {program.head_rows} row" if program.head_rows else ""
-    return f"{program.head}{rows}"
+    rows = f", reads the {program.signature.head_rows} row" if program.signature.head_rows else ""
+    return f"{program.signature.head}{rows}"
 
 
 def _truncation(program: Program) -> str:
-    if program.text.truncates and program.text.max_length:
-        return str(limits_text(Limits(program.text.max_length, program.text.why)))
-    return "long texts are refused unless you ask to truncate" if not program.text.truncates else program.text.why
+    if program.facts.text.truncates and program.facts.text.max_length:
+        return str(limits_text(Limits(program.facts.text.max_length, program.facts.text.why)))
+    return (
+        "long texts are refused unless you ask to truncate"
+        if not program.facts.text.truncates
+        else program.facts.text.why
+    )
 
 
 def _layout(program: Program) -> str:
-    if program.layout is Layout.PACKED:
+    if program.form.layout is Layout.PACKED:
         return "packed: sequences follow one another in a row, and no padding is computed"
-    return f"padded: {program.layout_why}" if program.layout_why else ""
+    return f"padded: {program.form.layout_why}" if program.form.layout_why else ""
 
 
 def _padding(rule: PaddingRule | None) -> str:

@@ -116,7 +116,7 @@ def test_r1_the_oracle_is_eager(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_r2_no_attention_of_a_library(analysed: Any) -> None:
     """Padded programs: not a node is left that a library would attend by, where CUDA has SDPA."""
     program = prepare(analysed("bert"), Task.EMBED)
-    assert program.attention[0].type is AttentionType.ENCODER_ONLY
+    assert program.nodes.attention[0].type is AttentionType.ENCODER_ONLY
     for table, library in ((DECOMPOSITIONS, True), (PLAIN, False)):
         left = program.graph.run_decompositions(dict(table)).graph.nodes
         assert any("scaled_dot_product" in str(node.target) for node in left) is library

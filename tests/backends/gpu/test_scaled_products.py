@@ -99,14 +99,14 @@ def test_a_program_in_its_terms(name: str, layout: Layout, stand_in: None, analy
     with_scaled_products(module.graph)
     module.recompile()
     targets = [node.target for node in module.graph.nodes]
-    assert targets.count(scaled_product) == program.quantized.layers
+    assert targets.count(scaled_product) == program.form.quantized.layers
     assert LINEAR_FP8 not in targets
     if layout is Layout.PACKED:
-        inputs = packed_inputs(program, program.input_names[:-1], (5, 17, 3))
+        inputs = packed_inputs(program, program.signature.input_names[:-1], (5, 17, 3))
     else:
         ids = torch.arange(12).reshape(2, 6) + 3
         named = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
-        inputs = {name: named.get(name, torch.arange(6).expand(2, 6)) for name in program.input_names}
+        inputs = {name: named.get(name, torch.arange(6).expand(2, 6)) for name in program.signature.input_names}
     with torch.no_grad():
-        found = module(*(inputs[name] for name in program.input_names))
+        found = module(*(inputs[name] for name in program.signature.input_names))
     torch.testing.assert_close(found[0], graphs.run(program.graph, inputs)[0][0], atol=1e-4, rtol=1e-4)

@@ -89,7 +89,7 @@ def test_every_feed_forward_of_a_program(name: str, gated: bool, analysed: Any) 
 
     program = QuantizeLinear(least=32)(prepare(analysed(name), Task.EMBED, Layout.PACKED))
     module = graphs.flat_module(program.graph)
-    layers = len(program.attention)
+    layers = len(program.nodes.attention)
     before = sum(node.target is LINEAR_FP8 for node in module.graph.nodes)
     with_rounded_activations(module.graph)
     made = [node for node in module.graph.nodes if node.target is activated_product]

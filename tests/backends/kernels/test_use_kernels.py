@@ -40,11 +40,11 @@ def check_program(name: str, device: str) -> None:
     lowered = with_kernels(program.graph, "")
     targets = [node.target for node in lowered.graph.nodes]
     assert targets.count(TILES) == 1
-    assert targets.count(ATTENTION_TRITON) == len(program.attention)
+    assert targets.count(ATTENTION_TRITON) == len(program.nodes.attention)
     rotated = [node for node in lowered.graph.nodes if node.target is ROTATE]
-    assert len(rotated) == ROTATED[name] * len(program.attention)
+    assert len(rotated) == ROTATED[name] * len(program.nodes.attention)
     assert all((node.args[3] is not None) == (name == "qwen3") for node in rotated)
-    inputs = packed_inputs(program, program.input_names[:-1], LENGTHS)
+    inputs = packed_inputs(program, program.signature.input_names[:-1], LENGTHS)
     (wanted,), _ = graphs.run(program.graph, inputs)
     (found,), _ = graphs.run(lowered, inputs)
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)

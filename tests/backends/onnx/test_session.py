@@ -84,7 +84,7 @@ def test_answers_as_the_eager_model(name: str, profile: str, files: Any, tiny: A
     """X3, X5, B9, D1: at shapes other than the trace's, padded on both sides, on onnxruntime's optimised graph."""
     path, program = files(name, profile)
     session = Session(path, (HOST,))
-    kind = program.pooling.kinds[0]
+    kind = program.facts.pooling.kinds[0]
     for lengths in LENGTHS:
         requests = rows(lengths)
         for left in (False,) if PROFILES[profile].lengths else (False, True):
@@ -236,10 +236,10 @@ def test_the_file_says_what_it_is(files: Any) -> None:
     }
     session = onnxruntime.InferenceSession(path, providers=[HOST])
     facts = json.loads(session.get_modelmeta().custom_metadata_map[names.METADATA])
-    assert list(typed.values()) == [AttentionType.ENCODER_ONLY] * len(program.attention)
+    assert list(typed.values()) == [AttentionType.ENCODER_ONLY] * len(program.nodes.attention)
     assert facts["attention"] == typed
     assert facts["profile"] == "std"
-    assert len(facts["program"]["attention"]) == len(program.attention)
+    assert len(facts["program"]["attention"]) == len(program.nodes.attention)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -48,7 +48,7 @@ def test_lengths_past_the_models_own_are_not_tried():
 
 def test_a_model_whose_guards_hold_is_traced():
     """Experts reshape by a minimum of the length, which the export cannot prove away."""
-    assert trace(checkpoint(build("aria-experts"))).program.routed_experts
+    assert trace(checkpoint(build("aria-experts"))).program.evidence.routed_experts
 
 
 def test_the_refusal_says_at_which_size(monkeypatch):

@@ -54,9 +54,9 @@ def alone(model, text):
 @pytest.mark.parametrize(("name", "config", "rows"), HEADS, ids=IDS)
 def test_the_choice_of_rows_is_found(traced, name, config, rows):
     program = traced(name, SEQUENCE, **config).program
-    assert program.head is Head.SEQUENCE
-    assert program.head_rows is rows
-    assert program.output(OutputKind.SEQUENCE_LOGITS).width == config["num_labels"]
+    assert program.signature.head is Head.SEQUENCE
+    assert program.signature.head_rows is rows
+    assert program.signature.output(OutputKind.SEQUENCE_LOGITS).width == config["num_labels"]
     pools = [node for node in program.graph.graph.nodes if node.target is POOL]
     assert [node.args[2] for node in pools] == [rows.value]
     assert {node.args[1].name for node in pools} == {"attention_mask"}
@@ -124,7 +124,7 @@ def test_a_loaded_model_without_a_padding_id(tmp_path):
     model = build("llama", SEQUENCE, num_labels=3, pad_token_id=None, num_hidden_layers=1)
     model.save_pretrained(tmp_path)
     program = trace(load(tmp_path, dtype=torch.float32)).program
-    assert program.head_rows is PoolKind.LAST
+    assert program.signature.head_rows is PoolKind.LAST
 
 
 class Headed(nn.Module):
@@ -162,7 +162,7 @@ def test_a_head_of_ones_own(choice):
     choose, width, kind = OWN[choice]
     model = Headed(choose, width).eval()
     program = trace(checkpoint(model)).program
-    assert (program.head, program.head_rows) == (Head.SEQUENCE, kind)
+    assert (program.signature.head, program.signature.head_rows) == (Head.SEQUENCE, kind)
     texts = [token_ids(length, seed=length)[0] for length in LENGTHS]
     with torch.no_grad():
         expected = torch.cat([model(text[None], torch.ones_like(text)[None]) for text in texts])
@@ -184,7 +184,7 @@ def test_a_choice_that_the_ir_does_not_know_is_left_as_it_is(choice):
     choose, width = UNKNOWN[choice]
     model = Headed(choose, width).eval()
     program = trace(checkpoint(model)).program
-    assert (program.head, program.head_rows) == (Head.SEQUENCE, None)
+    assert (program.signature.head, program.signature.head_rows) == (Head.SEQUENCE, None)
     assert not any(node.target is POOL for node in program.graph.graph.nodes)
     ids = token_ids(6, batch=2)
     with torch.no_grad():
@@ -208,13 +208,13 @@ HEADLESS = [
 def test_heads_by_the_shape_of_what_they_return(traced, name, head, kind):
     config = {"num_labels": 3} if kind is Head.TOKEN else {}
     program = traced(name, head, **config).program
-    assert program.head is kind
-    assert program.head_rows is None
-    assert bool(program.head_note) == (kind is Head.OTHER)
+    assert program.signature.head is kind
+    assert program.signature.head_rows is None
+    assert bool(program.signature.head_note) == (kind is Head.OTHER)
 
 
 def test_a_head_that_nothing_serves_says_what_it_returns(traced):
-    note = traced("bert", "AutoModelForQuestionAnswering").program.head_note
+    note = traced("bert", "AutoModelForQuestionAnswering").program.signature.head_note
     assert note == "the model returns start_logits, end_logits; served are logits and hidden rows"
 
 
@@ -224,8 +224,8 @@ def test_a_token_head_as_wide_as_the_vocabulary(labels):
     program = trace(
         checkpoint(build("bert", "AutoModelForTokenClassification", num_labels=labels, num_hidden_layers=1))
     ).program
-    assert program.head is Head.TOKEN
-    assert len(program.labels.names) == labels
+    assert program.signature.head is Head.TOKEN
+    assert len(program.facts.labels.names) == labels
 
 
 def test_a_model_that_returns_no_rows_is_refused():

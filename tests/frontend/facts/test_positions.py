@@ -35,9 +35,9 @@ IDS = [f"{name}-{config.get('max_position_embeddings', '')}" for name, config, *
 @pytest.mark.parametrize(("name", "config", "offset", "table", "length"), MODELS, ids=IDS)
 def test_positions_and_limits(traced, name, config, offset, table, length):
     program = traced(name, **config).program
-    assert program.positions == Positions(INPUT, offset, table)
-    assert program.limits.length == length
-    assert "position_ids" in program.input_names
+    assert program.facts.positions == Positions(INPUT, offset, table)
+    assert program.facts.limits.length == length
+    assert "position_ids" in program.signature.input_names
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_positions_and_limits(traced, name, config, offset, table, length):
     ],
 )
 def test_a_limit_says_what_sets_it(traced, name, config, why):
-    assert traced(name, **config).program.limits.why == why
+    assert traced(name, **config).program.facts.limits.why == why
 
 
 LEARNED = [case for case in MODELS if case[3] is not None]
@@ -92,10 +92,10 @@ class Wrapper(nn.Module):
 def test_positions_that_the_graph_makes(tiny, name, config, length):
     """The usable length is the same; token types' two rows are no position table."""
     program = trace(checkpoint(Wrapper(tiny(name, **config)))).program
-    assert program.positions.source is GRAPH
-    assert program.positions.offset == 0
-    assert program.limits.length == length
-    assert program.input_names == ("input_ids", "attention_mask")
+    assert program.facts.positions.source is GRAPH
+    assert program.facts.positions.offset == 0
+    assert program.facts.limits.length == length
+    assert program.signature.input_names == ("input_ids", "attention_mask")
     ids = token_ids(length)
     with torch.no_grad():
         expected = tiny(name, **config)(ids).last_hidden_state
@@ -108,13 +108,13 @@ def test_positions_that_a_wrapper_swallows_are_the_graphs(tiny):
             return self.inner(input_ids=input_ids, attention_mask=attention_mask)
 
     program = trace(checkpoint(Swallows(tiny("roberta")))).program
-    assert program.positions == Positions(GRAPH, 0, 62)
-    assert program.limits.length == 62
+    assert program.facts.positions == Positions(GRAPH, 0, 62)
+    assert program.facts.limits.length == 62
 
 
 def test_positions_start_past_the_padding_id_whatever_it_is(traced):
     for pad in (0, 5):
-        assert traced("roberta", pad_token_id=pad, bos_token_id=2).program.positions.offset == pad + 1
+        assert traced("roberta", pad_token_id=pad, bos_token_id=2).program.facts.positions.offset == pad + 1
 
 
 def test_positions_that_no_offset_explains_are_refused():
@@ -135,7 +135,7 @@ def test_positions_that_no_offset_explains_are_refused():
 @pytest.mark.parametrize(("name", "has"), [("bert", True), ("roberta", True), ("gpt2", False), ("distilbert", False)])
 def test_token_types_are_fed_where_zeros_change_nothing(traced, name, has):
     """GPT-2's forward takes them too, and adds the row of token 0 for a zero."""
-    assert ("token_type_ids" in traced(name).program.input_names) is has
+    assert ("token_type_ids" in traced(name).program.signature.input_names) is has
 
 
 def test_gpt2_without_token_types_equals_the_eager_model(traced, tiny):

@@ -87,23 +87,23 @@ def stacked(request, bert, tmp_path_factory):
 
 def test_equals_sentence_transformers(stacked):
     model, program, got = stacked
-    if program.pooling.normalize:
+    if program.facts.pooling.normalize:
         got = [nn.functional.normalize(vector, dim=-1) for vector in got]
     for text, vector in zip(TEXTS, got, strict=True):
         expected = torch.tensor(model.encode(text))
         assert vector.shape == expected.shape
         assert (vector - expected).abs().max() <= 1e-5
-    assert program.pooling.why == "modules.json"
-    assert not program.pooling.assumed
+    assert program.facts.pooling.why == "modules.json"
+    assert not program.facts.pooling.assumed
 
 
 def test_what_the_modules_declare(stacked):
     model, program, got = stacked
-    assert program.output(OutputKind.EMBEDDING).width == len(model.encode("w5"))
-    assert program.declared_tasks == (Task.EMBED, Task.TOKEN_EMBED)
-    assert program.declared_default is Task.EMBED
+    assert program.signature.output(OutputKind.EMBEDDING).width == len(model.encode("w5"))
+    assert program.evidence.declared_tasks == (Task.EMBED, Task.TOKEN_EMBED)
+    assert program.evidence.declared_default is Task.EMBED
     last = type(model[-1]).__name__
-    assert program.pooling.normalize == (last == "Normalize")
+    assert program.facts.pooling.normalize == (last == "Normalize")
     if last == "Normalize":
         assert got[0].norm() != pytest.approx(1, abs=1e-3), "the last Normalize is left to the caller"
 
@@ -112,8 +112,8 @@ def test_without_pooling_there_is_a_vector_a_token(bert, tmp_path):
     model = sentence_transformer(bert, normalize())
     model.save(str(tmp_path))
     program, _ = embeddings(tmp_path, TEXTS[:1])
-    assert program.declared_default is Task.TOKEN_EMBED
-    assert program.output(OutputKind.TOKEN_EMBEDDING).width == 32
+    assert program.evidence.declared_default is Task.TOKEN_EMBED
+    assert program.signature.output(OutputKind.TOKEN_EMBEDDING).width == 32
 
 
 CONFIGS = [
@@ -331,10 +331,10 @@ def test_a_cross_encoder_keeps_its_head_and_activation(tmp_path, count):
     assert loaded.sentence is None
     assert loaded.missing == ()
     program = trace(loaded).program
-    assert program.head == "sequence"
-    assert program.labels.activation == "sigmoid"
-    assert program.labels.why == "the config names torch.nn.modules.activation.Sigmoid"
-    assert len(program.labels.names) == count
+    assert program.signature.head == "sequence"
+    assert program.facts.labels.activation == "sigmoid"
+    assert program.facts.labels.why == "the config names torch.nn.modules.activation.Sigmoid"
+    assert len(program.facts.labels.names) == count
 
 
 def test_modules_after_a_transformer_with_a_head_are_refused(written):

@@ -22,6 +22,7 @@ from headrace.ir import (
     TextRules,
     Window,
 )
+from headrace.ir.program import PART_OF, PARTS
 from headrace.ir.serialize import decode, encode
 from tests.synthetic import facts, labels, spec
 
@@ -48,8 +49,8 @@ def test_analysed_programs_survive(analysed, name, head, config):
     assert again == program.with_(exported=None)
     assert again.exported is None
     assert again.as_text() == program.as_text()
-    assert type(again.attention) is tuple
-    assert all(isinstance(s.window, Window) for s in again.attention)
+    assert type(again.nodes.attention) is tuple
+    assert all(isinstance(s.window, Window) for s in again.nodes.attention)
 
 
 def full() -> Program:
@@ -109,13 +110,16 @@ def test_unknown_or_missing_fields(change, says):
 def test_any_missing_field(field):
     data = encode(full())
     del data[field]
-    default = Program.__dataclass_fields__[field].default
+    part = PART_OF.get(field)
+    holder = Program if part is None else PARTS[part]
+    default = holder.__dataclass_fields__[field].default
     if default is dataclasses.MISSING:
-        with pytest.raises(KeyError, match=f"Program lacks {field}"):
+        with pytest.raises(KeyError, match=f"{holder.__name__} lacks {field}"):
             decode(Program, data)
     else:
         # A later version's field: a program that was written before it has what was meant then.
-        assert getattr(decode(Program, data), field) == default
+        again = decode(Program, data)
+        assert getattr(again if part is None else getattr(again, part), field) == default
 
 
 @pytest.mark.parametrize(

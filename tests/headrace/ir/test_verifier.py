@@ -76,7 +76,7 @@ def test_a_sound_program_passes(program, traced):
 @pytest.mark.parametrize("stage", [Stage.TRACED, Stage.TYPED, Stage.LOWERED])
 def test_a_frozen_dimension(program, stage):
     frozen = program_of(Model(), "input_ids", "attention_mask", dynamic=False)
-    specs = TypeAttention()(frozen).attention
+    specs = TypeAttention()(frozen).nodes.attention
     text = breaches(frozen.with_(attention=specs, stage=stage))
     assert "breaks 2 rule(s)" in text
     assert "dynamic_shapes: input_ids: shape (2, 7) is frozen" in text
@@ -84,23 +84,23 @@ def test_a_frozen_dimension(program, stage):
 
 
 def test_an_output_without_a_name(program):
-    text = breaches(program.with_(outputs=(*program.outputs, Output("more", OutputKind.HIDDEN, 8))))
+    text = breaches(program.with_(outputs=(*program.signature.outputs, Output("more", OutputKind.HIDDEN, 8))))
     assert "outputs_named: output: 1 values, 2 names" in text
 
 
 def test_a_spec_without_a_node(program):
-    text = breaches(program.with_(attention=program.attention[:1]))
+    text = breaches(program.with_(attention=program.nodes.attention[:1]))
     assert "specs_match_nodes: attention: nodes ['attention', 'attention_1'], specs ['attention']" in text
 
 
 def test_specs_out_of_order(program):
-    assert "specs_match_nodes: attention: nodes" in breaches(program.with_(attention=program.attention[::-1]))
+    assert "specs_match_nodes: attention: nodes" in breaches(program.with_(attention=program.nodes.attention[::-1]))
 
 
 @pytest.mark.parametrize("changes", [{"window": Window(4, 0)}, {"window": Window(3, -1)}])
 def test_a_spec_that_says_another_window(program, changes):
-    second = dataclasses.replace(program.attention[1], **changes)
-    text = breaches(program.with_(attention=(program.attention[0], second)))
+    second = dataclasses.replace(program.nodes.attention[1], **changes)
+    text = breaches(program.with_(attention=(program.nodes.attention[0], second)))
     assert f"specs_match_nodes: attention_1: the spec says causal {changes['window']}, the node causal [3, 0]" in text
     assert "breaks 1 rule(s)" in text
 
@@ -144,8 +144,8 @@ def test_an_earlier_stage_knows_none_of_the_later(program):
 
 
 def test_every_breach_is_told(program):
-    second = dataclasses.replace(program.attention[1], window=Window(9, 0))
-    text = breaches(program.with_(attention=(program.attention[0], second), outputs=()))
+    second = dataclasses.replace(program.nodes.attention[1], window=Window(9, 0))
+    text = breaches(program.with_(attention=(program.nodes.attention[0], second), outputs=()))
     assert "breaks 2 rule(s)" in text
     assert "outputs_named" in text
     assert "specs_match_nodes" in text
@@ -160,7 +160,7 @@ def test_runs_after_every_pass(program):
         def __call__(self, program):
             return program.with_(outputs=self.outputs)
 
-    good = Step("good", program.outputs)
+    good = Step("good", program.signature.outputs)
     assert run_passes(program, [good, good]) == program
     with pytest.raises(VerifyError, match=r"After the pass bad the program breaks 1 rule\(s\): outputs_named: output"):
         run_passes(program, [good, Step("bad", ()), good])

@@ -25,23 +25,23 @@ ALWAYS_WHOLE = {State.ENCODER_DECODER, State.ENCODER_ONLY}
 @pytest.mark.parametrize("asked", [None, *Prefill])
 def test_prefill(state, asked):
     program = EnableTasks(asked)(DecideRoute()(PROGRAMS[state]))
-    assert program.route.state is state
+    assert program.decision.route.state is state
     whole = state in ALWAYS_WHOLE or asked is Prefill.SINGLE_PASS
-    assert program.prefill is (Prefill.SINGLE_PASS if whole else Prefill.CHUNKED)
-    assert {d.task.value: d.supported for d in program.tasks} == {"embed": True, "token_embed": whole}
-    assert program.tasks == decide(program)
+    assert program.decision.prefill is (Prefill.SINGLE_PASS if whole else Prefill.CHUNKED)
+    assert {d.task.value: d.supported for d in program.decision.tasks} == {"embed": True, "token_embed": whole}
+    assert program.decision.tasks == decide(program)
 
 
 def test_a_custom_state_sees_whole_sequences(monkeypatch):
     monkeypatch.setattr(route, "registered", {"mine": lambda program: True})
     program = EnableTasks()(DecideRoute()(facts(DECODER)))
-    assert program.prefill is Prefill.SINGLE_PASS
+    assert program.decision.prefill is Prefill.SINGLE_PASS
 
 
 def test_mixed_layers_are_gated_by_their_route():
     """Any bidirectional layer needs the whole sequence, so token-level tasks come with it and generate does not."""
     program = EnableTasks()(DecideRoute()(facts(DECODER, ENCODER_ONLY, DECODER, head=Head.CAUSAL_LM)))
-    assert {d.task.value: d.supported for d in program.tasks} == {
+    assert {d.task.value: d.supported for d in program.decision.tasks} == {
         "embed": True,
         "generate": False,
         "token_embed": True,

@@ -56,14 +56,16 @@ class Centred(nn.Module):
 
 
 def measured(over):
-    return MeasurePadding()(trace(checkpoint(Wrapper(build("bert", num_hidden_layers=1), over))).program).padding
+    return MeasurePadding()(
+        trace(checkpoint(Wrapper(build("bert", num_hidden_layers=1), over))).program
+    ).decision.padding
 
 
 @pytest.mark.parametrize(
     "name", ["bert", "roberta", "modernbert", "qwen2", "gemma3-bidirectional", "gpt2", "opt", "mixtral"]
 )
 def test_padding_is_exact_behind_a_mask(analysed, name):
-    assert analysed(name).padding is PaddingRule.EXACT
+    assert analysed(name).decision.padding is PaddingRule.EXACT
 
 
 @pytest.mark.parametrize("over", [Convolution, Centred])
@@ -76,7 +78,7 @@ def test_what_mixes_tokens_and_masks_them_is_exact():
 
 
 def test_fourier_mixing_is_unpadded(analysed):
-    assert analysed("fnet").padding is PaddingRule.UNPADDED
+    assert analysed("fnet").decision.padding is PaddingRule.UNPADDED
 
 
 def test_a_pooled_output_counts_too():
@@ -91,15 +93,15 @@ def test_a_pooled_output_counts_too():
 
 def test_no_room_for_padding_is_unpadded(traced):
     program = traced("bert").program
-    one = program.with_(limits=dataclasses.replace(program.limits, length=1))
-    assert MeasurePadding()(one).padding is PaddingRule.UNPADDED
+    one = program.with_(limits=dataclasses.replace(program.facts.limits, length=1))
+    assert MeasurePadding()(one).decision.padding is PaddingRule.UNPADDED
 
 
 @pytest.mark.parametrize("limit", [2, 6, 9])
 def test_stays_within_the_limit(traced, limit):
     program = traced("bert").program
-    short = program.with_(limits=dataclasses.replace(program.limits, length=limit))
-    assert MeasurePadding()(short).padding is PaddingRule.EXACT
+    short = program.with_(limits=dataclasses.replace(program.facts.limits, length=limit))
+    assert MeasurePadding()(short).decision.padding is PaddingRule.EXACT
 
 
 def test_the_sample_holds_what_would_leak(traced):

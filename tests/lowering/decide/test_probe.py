@@ -31,7 +31,7 @@ def probed(traced):
     def run(name, changes):
         made = traced(name)
         program = TypeAttention()(made.program)
-        specs = [dataclasses.replace(s, **changes.get(s.call_order, {})) for s in program.attention]
+        specs = [dataclasses.replace(s, **changes.get(s.call_order, {})) for s in program.nodes.attention]
         return Probe(made.behaviour)(program.with_(attention=tuple(specs)))
 
     return run
@@ -44,7 +44,7 @@ def probed(traced):
     "mixtral bart t5 fsmt whisper".split(),
 )
 def test_honest_annotations_are_proven(analysed, name):
-    assert {spec.verdict for spec in analysed(name).attention} == {Verdict.PROVEN}
+    assert {spec.verdict for spec in analysed(name).nodes.attention} == {Verdict.PROVEN}
 
 
 # Model, corrupted fields by call order, the node named, what was declared, what was seen.
@@ -162,7 +162,9 @@ def test_the_same_model_uncorrupted_is_proven(probed):
     ],
 )
 def test_a_window_longer_than_the_probe_is_proven_shrunk(analysed, name, changes, window):
-    specs = [spec for spec in analysed(name, **changes).attention if spec.window.bounded and spec.window.left >= 0]
+    specs = [
+        spec for spec in analysed(name, **changes).nodes.attention if spec.window.bounded and spec.window.left >= 0
+    ]
     assert {(spec.window, spec.verdict) for spec in specs} == {(window, Verdict.PROVEN_SHRUNK)}
 
 
@@ -180,7 +182,7 @@ def test_a_shrunk_window_that_the_model_does_not_keep_is_refused(traced):
 
     class Ignores(Behaviour):
         def reach(self, length, keys, places):
-            return [{k: frozenset(range(k + 1, length)) for k in keys} for _ in program.attention]
+            return [{k: frozenset(range(k + 1, length)) for k in keys} for _ in program.nodes.attention]
 
     behaviour = made.behaviour
     ignores = Ignores(behaviour._served, behaviour._module.config, behaviour._seen, behaviour._offset)
@@ -193,7 +195,7 @@ def test_a_shrunk_window_that_the_model_does_not_keep_is_refused(traced):
 def test_a_window_that_cannot_be_shrunk_is_marked(probed):
     """No attribute of the config gives 4000 keys, so nothing can be shrunk; the verifier refuses the mismatch."""
     program = probed("mistral-long-window", {0: {"window": Window(4000, 0)}})
-    assert [spec.verdict for spec in program.attention] == [Verdict.UNPROBED, Verdict.PROVEN_SHRUNK]
+    assert [spec.verdict for spec in program.nodes.attention] == [Verdict.UNPROBED, Verdict.PROVEN_SHRUNK]
 
 
 class Unheard:
@@ -214,7 +216,7 @@ class Unheard:
 
 def test_what_cannot_be_run_alone_is_unprobed():
     program = Probe(Unheard(0.0))(facts(DECODER, DECODER))
-    assert {spec.verdict for spec in program.attention} == {Verdict.UNPROBED}
+    assert {spec.verdict for spec in program.nodes.attention} == {Verdict.UNPROBED}
 
 
 @pytest.mark.parametrize(
@@ -231,11 +233,11 @@ def test_only_routed_experts_may_differ_in_the_last_bits(change, experts, refuse
 
 @pytest.mark.parametrize("name", ["mixtral", "gpt-oss"])
 def test_routed_experts_are_told_from_the_graph(traced, name):
-    assert traced(name).program.routed_experts
+    assert traced(name).program.evidence.routed_experts
 
 
 def test_a_dense_model_has_no_routed_experts(traced):
-    assert not traced("llama").program.routed_experts
+    assert not traced("llama").program.evidence.routed_experts
 
 
 class Moved:
@@ -280,7 +282,7 @@ def test_leaves_all_but_the_verdicts_alone(traced):
     before = TypeAttention()(made.program)
     after = Probe(made.behaviour)(before)
     assert after.graph is before.graph
-    pending = tuple(dataclasses.replace(spec, verdict=Verdict.PENDING) for spec in after.attention)
+    pending = tuple(dataclasses.replace(spec, verdict=Verdict.PENDING) for spec in after.nodes.attention)
     assert after.with_(attention=pending) == before
 
 
@@ -298,7 +300,7 @@ def changed_rows(program, ids, position):
 def test_bidirectional_gemma3_sees_the_last_token_from_the_first(analysed):
     """Case B1."""
     program = analysed("gemma3-bidirectional")
-    assert {spec.type for spec in program.attention} == {ENCODER_ONLY}
+    assert {spec.type for spec in program.nodes.attention} == {ENCODER_ONLY}
     assert 0 in changed_rows(program, token_ids(9), 8)
 
 
@@ -319,7 +321,7 @@ def test_a_window_reaches_as_far_as_declared_in_the_graph(analysed, name, change
 
 def test_the_causality_flag_decides(analysed):
     """Case B4."""
-    kinds = {name: {s.type for s in analysed(name).attention} for name in ("qwen2-bidirectional", "qwen2")}
+    kinds = {name: {s.type for s in analysed(name).nodes.attention} for name in ("qwen2-bidirectional", "qwen2")}
     assert kinds == {"qwen2-bidirectional": {ENCODER_ONLY}, "qwen2": {DECODER}}
 
 
@@ -358,9 +360,9 @@ def test_padding_does_not_make_a_decoder_bidirectional(analysed, side):
 
 def test_the_probe_needs_two_tokens(traced):
     made = traced("bert")
-    limits = dataclasses.replace(made.program.limits, length=1)
+    limits = dataclasses.replace(made.program.facts.limits, length=1)
     program = Probe(made.behaviour)(TypeAttention()(made.program).with_(limits=limits))
-    assert {spec.verdict for spec in program.attention} == {Verdict.UNPROBED}
+    assert {spec.verdict for spec in program.nodes.attention} == {Verdict.UNPROBED}
 
 
 def test_a_wrong_window_in_the_whole_graph_is_caught_before_anything_is_served():
@@ -373,7 +375,7 @@ def test_a_wrong_window_in_the_whole_graph_is_caught_before_anything_is_served()
                 node.args = tuple([2, 0] if arg == [3, 0] else arg for arg in node.args)
 
     program = made.program.with_(exported=graphs.rewrite(made.program.graph, narrow))
-    assert {s.window for s in TypeAttention()(program).attention} == {Window(2, 0)}
+    assert {s.window for s in TypeAttention()(program).nodes.attention} == {Window(2, 0)}
     with pytest.raises(Exception, match=r"differ by|was seen to reach") as refused:
         analyse(program, made.behaviour)
     assert type(refused.value).__name__ in ("TraceError", "AttentionTypeError")

@@ -59,15 +59,15 @@ def test_anything_else_is_refused_with_what_was_seen(registered):
 @pytest.mark.parametrize("types", [(), (DECODER,), (ENCODER_ONLY,), (CROSS,), (ENCODER, DECODER)])
 def test_a_registered_state_comes_first(registered, types):
     """B1, also where nothing else would match."""
-    registered["mine"] = lambda program: program.vocabulary == 96
+    registered["mine"] = lambda program: program.signature.vocabulary == 96
     decided = decide_route(facts(*types))
     assert decided == Route(State.CUSTOM, "B1", "a state is registered for this program", custom="mine")
     assert decided.name == "mine"
 
 
 def test_a_registered_state_is_for_its_programs_alone(registered):
-    registered["other"] = lambda program: program.vocabulary == 7
-    registered["mine"] = lambda program: len(program.attention) == 2
+    registered["other"] = lambda program: program.signature.vocabulary == 7
+    registered["mine"] = lambda program: len(program.nodes.attention) == 2
     assert decide_route(facts(DECODER)).rule == "B5"
     assert decide_route(facts(DECODER, DECODER)).custom == "mine"
 
@@ -83,8 +83,8 @@ def test_the_route_survives_as_data(registered):
     registered["mine"] = lambda program: True
     program = DecideRoute()(facts(ENCODER_ONLY))
     again = decode(Program, encode(program))
-    assert again.route == program.route
-    assert again.route.custom == "mine"
+    assert again.decision.route == program.decision.route
+    assert again.decision.route.custom == "mine"
 
 
 def test_names_decide_nothing(registered):
@@ -94,7 +94,7 @@ def test_names_decide_nothing(registered):
         source=dataclasses.replace(program.source, name="T5ForConditionalGeneration", config_hash="other"),
         head=Head.TOKEN,
         attention=tuple(
-            dataclasses.replace(s, provenance="decoder.cross_attn", node="x" + s.node) for s in program.attention
+            dataclasses.replace(s, provenance="decoder.cross_attn", node="x" + s.node) for s in program.nodes.attention
         ),
     )
     assert decide_route(renamed) == decide_route(program)
@@ -112,7 +112,7 @@ ROUTES = {
 
 @pytest.mark.parametrize("name", ROUTES)
 def test_real_models(analysed, name):
-    decided = analysed(name).route
+    decided = analysed(name).decision.route
     assert (decided.state, decided.rule) == ROUTES[name]
 
 
@@ -133,10 +133,10 @@ def test_a_wrapper_routes_as_the_model_inside(analysed, name):
 
     made = trace(checkpoint(Somebodys(build(name))))
     program, inner = analyse(made.program, made.behaviour), analysed(name)
-    assert program.route == inner.route
-    assert program.tasks == inner.tasks
-    assert program.inputs == inner.inputs
-    assert [s.type for s in program.attention] == [s.type for s in inner.attention]
+    assert program.decision.route == inner.route
+    assert program.decision.tasks == inner.tasks
+    assert program.signature.inputs == inner.inputs
+    assert [s.type for s in program.nodes.attention] == [s.type for s in inner.attention]
 
 
 def test_leaves_all_but_the_route_alone(analysed):

@@ -46,13 +46,13 @@ def test_each_sequence_answers_as_alone(name: str, analysed: Any) -> None:
 
 def assert_alone(padded: Any, program: Any, per_token: bool) -> None:
     """Each sequence of the row answers as the padded program answers it alone."""
-    inputs = packed_inputs(program, program.input_names[:-1], LENGTHS)
+    inputs = packed_inputs(program, program.signature.input_names[:-1], LENGTHS)
     (together,), _ = graphs.run(program.graph, inputs)
     begin = 0
     for row, length in enumerate(LENGTHS):
         one = {key: value[:, begin : begin + length] for key, value in inputs.items() if key != OFFSETS}
         one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,), _ = graphs.run(padded.graph, {key: one[key] for key in padded.input_names})
+        (alone,), _ = graphs.run(padded.graph, {key: one[key] for key in padded.signature.input_names})
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
         torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
         begin += length
@@ -61,10 +61,10 @@ def assert_alone(padded: Any, program: Any, per_token: bool) -> None:
 def test_what_is_left_of_the_graph(analysed: Any) -> None:
     padded, program = packed(analysed, "bert")
     targets = [node.target for node in program.graph.graph.nodes]
-    assert targets.count(ATTENTION_VARLEN) == len(padded.attention)
+    assert targets.count(ATTENTION_VARLEN) == len(padded.nodes.attention)
     assert not {ATTENTION, MASK, POOL} & set(targets)
-    assert (program.layout, padded.layout) == (Layout.PACKED, Layout.PADDED)
-    assert program.input_names == ("input_ids", "position_ids", "token_type_ids", OFFSETS)
+    assert (program.form.layout, padded.form.layout) == (Layout.PACKED, Layout.PADDED)
+    assert program.signature.input_names == ("input_ids", "position_ids", "token_type_ids", OFFSETS)
 
 
 def test_p8_positions_begin_anew(analysed: Any) -> None:
@@ -102,15 +102,15 @@ def test_a_crossing_that_no_node_shows_is_seen(analysed: Any) -> None:
 @pytest.mark.parametrize(("name", "why"), [("lfm2", "would carry state"), ("fnet", "answers otherwise than alone")])
 def test_what_cannot_be_packed_stays_padded_and_says_why(name: str, why: str, analysed: Any) -> None:
     program = prepare(analysed(name), Task.EMBED, Layout.PACKED)
-    assert program.layout is Layout.PADDED
-    assert why in program.layout_why
+    assert program.form.layout is Layout.PADDED
+    assert why in program.form.layout_why
 
 
 def test_a_packed_program_names_its_own_nodes(analysed: Any) -> None:
     program = prepare(analysed("modernbert"), Task.EMBED, Layout.PACKED)
-    assert program.layout is Layout.PACKED
-    assert program.layout_why == ""
-    assert {spec.node for spec in program.attention} <= {node.name for node in program.graph.graph.nodes}
+    assert program.form.layout is Layout.PACKED
+    assert program.form.layout_why == ""
+    assert {spec.node for spec in program.nodes.attention} <= {node.name for node in program.graph.graph.nodes}
 
 
 @pytest.mark.parametrize("kind", list(PoolKind))
@@ -135,7 +135,7 @@ def test_a_bias_of_the_distance_is_computed_from_it(name: str, analysed: Any) ->
     """No tensor of the shape of the scores: slopes or a table, as the bias itself gave them."""
     head, kind, shape = BIASED[name]
     program = analysed(name, head)
-    assert {spec.bias for spec in program.attention} == {kind}
+    assert {spec.bias for spec in program.nodes.attention} == {kind}
     padded = prepare(program, Task.EMBED)
     packed = Pack()(padded)
     nodes = [node for node in packed.graph.graph.nodes if node.target is ATTENTION_VARLEN]
@@ -147,7 +147,7 @@ def test_a_bias_of_more_than_the_distance_is_not_packed(analysed: Any) -> None:
     """DeBERTa's depends on the words, and Falcon's is rounded to bfloat16, which no function of the distance is."""
     for name in ("deberta-v2", "falcon-alibi"):
         program = analysed(name)
-        assert {spec.bias for spec in program.attention} == {BiasKind.TENSOR}
+        assert {spec.bias for spec in program.nodes.attention} == {BiasKind.TENSOR}
         with pytest.raises(TraceError, match="it is no function of the distance between query and key"):
             Pack()(prepare(program, Task.EMBED))
 
@@ -156,5 +156,5 @@ def test_a_head_that_reads_its_row_by_place_stays_padded() -> None:
     """One that was traced beside another pooling: in a packed row, the first token is that of one sequence alone."""
     traced = trace(checkpoint(build("bert", "AutoModelForSequenceClassification")), (PoolKind.MEAN,))
     program = prepare(analyse(traced.program, traced.behaviour), Task.CLASSIFY, Layout.PACKED)
-    assert program.layout is Layout.PADDED
-    assert "answers otherwise than alone" in program.layout_why
+    assert program.form.layout is Layout.PADDED
+    assert "answers otherwise than alone" in program.form.layout_why

@@ -28,7 +28,7 @@ HEADS = [
 def test_one_output_equal_to_the_whole_programs(analysed, name, head, changes, task, kind):
     whole = analysed(name, head, **changes)
     program = SelectTask(task)(whole)
-    assert [output.kind for output in program.outputs] == [kind]
+    assert [output.kind for output in program.signature.outputs] == [kind]
     assert program.stage is Stage.LOWERED
     ids, mask = token_ids(6, batch=2), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     (kept,) = outputs_of(program, ids, mask).values()
@@ -93,16 +93,16 @@ def test_attention_that_the_task_does_not_reach_goes(analysed, traced, tiny):
     """All layers feed every output here, so all stay, and so do their verdicts."""
     whole = analysed("gemma2")
     program = prepare(whole, Task.EMBED)
-    assert program.attention == whole.attention
-    assert program.route == whole.route
+    assert program.nodes.attention == whole.nodes.attention
+    assert program.decision.route == whole.decision.route
 
 
 def test_leaves_the_whole_program_alone(analysed):
     whole = analysed("qwen2-mixed-window", "AutoModelForCausalLM")
-    text, weights, outputs = str(whole.graph.graph), set(whole.graph.state_dict), whole.outputs
+    text, weights, outputs = str(whole.graph.graph), set(whole.graph.state_dict), whole.signature.outputs
     for task in (Task.EMBED, Task.GENERATE):
         SelectTask(task)(whole)
-    assert (str(whole.graph.graph), set(whole.graph.state_dict), whole.outputs) == (text, weights, outputs)
+    assert (str(whole.graph.graph), set(whole.graph.state_dict), whole.signature.outputs) == (text, weights, outputs)
 
 
 @pytest.mark.parametrize("kind", [PoolKind.CLS, PoolKind.LAST])

@@ -36,9 +36,9 @@ def test_one_product_for_what_reads_the_same_rows(
     if layout is Layout.PADDED:
         ids = torch.arange(12).reshape(2, 6) + 3
         named = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
-        inputs = {n: named.get(n, torch.arange(6).expand(2, 6)) for n in apart.input_names}
+        inputs = {n: named.get(n, torch.arange(6).expand(2, 6)) for n in apart.signature.input_names}
     else:
-        inputs = packed_inputs(apart, apart.input_names[:-1], LENGTHS)
+        inputs = packed_inputs(apart, apart.signature.input_names[:-1], LENGTHS)
     (one,), (other,) = (graphs.run(program.graph, inputs)[0] for program in (apart, merged))
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 

@@ -24,13 +24,13 @@ def program(analysed: Any) -> Any:
 def test_every_attention_side_by_side(program: Any) -> None:
     """The interpreter's own values of the nodes, without what only the answer read."""
     tapped = run_passes(program, (Tap(),))
-    assert [tap.node for tap in tapped.taps] == [spec.node for spec in program.attention]
-    assert tapped.outputs[0].kind is OutputKind.TAPS
+    assert [tap.node for tap in tapped.nodes.taps] == [spec.node for spec in program.nodes.attention]
+    assert tapped.signature.outputs[0].kind is OutputKind.TAPS
     inputs = fed(tapped, token_ids(6, batch=3))
     (rows,), _ = graphs.run(tapped.graph, inputs)
-    _, seen = graphs.run(program.graph, inputs, [tap.node for tap in tapped.taps])
-    wanted = torch.cat([seen[tap.node].flatten(2) for tap in tapped.taps], 2)
-    assert rows.shape == (3, 6, sum(tap.width for tap in tapped.taps))
+    _, seen = graphs.run(program.graph, inputs, [tap.node for tap in tapped.nodes.taps])
+    wanted = torch.cat([seen[tap.node].flatten(2) for tap in tapped.nodes.taps], 2)
+    assert rows.shape == (3, 6, sum(tap.width for tap in tapped.nodes.taps))
     torch.testing.assert_close(rows, wanted, rtol=0, atol=0)
     assert len(tapped.graph.state_dict) < len(program.graph.state_dict)
 
@@ -40,9 +40,9 @@ def test_a_packed_row_has_the_rows_of_each_sequence_alone(analysed: Any) -> None
 
     padded = run_passes(prepare(analysed("bert"), Task.EMBED), (Tap(),))
     packed = run_passes(prepare(analysed("bert"), Task.EMBED, Layout.PACKED), (Tap(),))
-    assert packed.layout is Layout.PACKED
-    assert [tap.width for tap in packed.taps] == [tap.width for tap in padded.taps]
-    inputs = packed_inputs(packed, packed.input_names[:-1], (3, 5))
+    assert packed.form.layout is Layout.PACKED
+    assert [tap.width for tap in packed.nodes.taps] == [tap.width for tap in padded.nodes.taps]
+    inputs = packed_inputs(packed, packed.signature.input_names[:-1], (3, 5))
     (together,), _ = graphs.run(packed.graph, inputs)
     (alone,), _ = graphs.run(padded.graph, fed(padded, inputs["input_ids"][:, 3:]))
     torch.testing.assert_close(together[:, 3:], alone, rtol=1e-5, atol=1e-5)
@@ -51,9 +51,9 @@ def test_a_packed_row_has_the_rows_of_each_sequence_alone(analysed: Any) -> None
 def test_recurrences(analysed: Any) -> None:
     """Channels before tokens, or heads after them: a row a token all the same."""
     tapped = run_passes(prepare(analysed("mamba2"), Task.EMBED), (Tap(),))
-    assert [tap.node for tap in tapped.taps] == ["causal_conv1d", "chunk_scan", "causal_conv1d_1", "chunk_scan_1"]
+    assert [tap.node for tap in tapped.nodes.taps] == ["causal_conv1d", "chunk_scan", "causal_conv1d_1", "chunk_scan_1"]
     (rows,), seen = graphs.run(tapped.graph, fed(tapped, token_ids(6, batch=2)), ["causal_conv1d"])
-    torch.testing.assert_close(rows[..., : tapped.taps[0].width], seen["causal_conv1d"].transpose(1, 2))
+    torch.testing.assert_close(rows[..., : tapped.nodes.taps[0].width], seen["causal_conv1d"].transpose(1, 2))
 
 
 def test_chosen_nodes(program: Any) -> None:
@@ -64,7 +64,7 @@ def test_chosen_nodes(program: Any) -> None:
     assert "attention" in found
     assert not {"mask", "input_ids", "output"} & set(found)
     tapped = run_passes(program, (Tap(("attention_1", "attention")),))
-    assert [tap.node for tap in tapped.taps] == ["attention_1", "attention"]
+    assert [tap.node for tap in tapped.nodes.taps] == ["attention_1", "attention"]
 
 
 def test_refusals(program: Any, analysed: Any) -> None:

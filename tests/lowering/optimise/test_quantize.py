@@ -32,10 +32,10 @@ def test_the_answers_stay_near(name: str, layers: int, analysed: Any) -> None:
     plain = prepare(analysed(name), Task.EMBED, Layout.PACKED)
     program = QuantizeLinear(least=32)(plain)
     assert len(quantised(program)) == layers
-    assert program.quantized == Quantized("fp8", layers, layers)
-    assert plain.quantized is None
+    assert program.form.quantized == Quantized("fp8", layers, layers)
+    assert plain.form.quantized is None
     assert not quantised(plain)
-    inputs = packed_inputs(program, program.input_names[:-1], (5, 17, 3))
+    inputs = packed_inputs(program, program.signature.input_names[:-1], (5, 17, 3))
     (one,), (other,) = (graphs.run(each.graph, inputs)[0] for each in (plain, program))
     cosines = torch.cosine_similarity(one, other)
     assert (cosines > 0.98).all(), cosines
@@ -66,7 +66,7 @@ def test_what_reads_a_pooled_vector_is_left_alone(analysed: Any) -> None:
 def test_a_table_that_tokens_are_looked_up_in_is_left_alone(analysed: Any) -> None:
     """A masked-LM head that shares it, 96 x 32: else it would be there twice."""
     program = QuantizeLinear(least=32)(prepare(analysed("bert", "AutoModelForMaskedLM"), Task.FILL_MASK, Layout.PACKED))
-    assert program.quantized == Quantized("fp8", 9, 10)  # the head's own square layer too
+    assert program.form.quantized == Quantized("fp8", 9, 10)  # the head's own square layer too
 
 
 def test_sizes_that_do_not_divide_or_are_small_are_left_alone(analysed: Any) -> None:

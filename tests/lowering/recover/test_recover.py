@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[AttentionType, list[tuple[MaskKind, Window]], BiasKind]]
 def rows_of_batch(program: Program, ids: Any, mask: Any) -> Any:
     """The hidden rows of a batch, from the graph."""
     outputs, _ = graphs.run(program.graph, fed(program, ids, mask))
-    return outputs[[output.name for output in program.outputs].index("hidden")]
+    return outputs[[output.name for output in program.signature.outputs].index("hidden")]
 
 
 def worst_difference(program: Program, model: Any) -> float:
@@ -74,10 +74,10 @@ def test_an_architecture_is_recovered(name: str, tiny: Any, analysed: Any) -> No
     if name == "deberta" and Version(torch.__version__) < Version("2.12"):
         pytest.skip("torch 2.12: before it, the export cannot follow DeBERTa's number from a tensor")
     program = analysed(name)
-    assert [(spec.mask, spec.window) for spec in program.attention] == masks
-    assert {(spec.type, spec.bias, spec.recovered) for spec in program.attention} == {(type_, bias, True)}
-    assert {spec.verdict for spec in program.attention} == {Verdict.PROVEN}
-    assert (program.attention_calls, len(program.recovered)) == (0, 2)
+    assert [(spec.mask, spec.window) for spec in program.nodes.attention] == masks
+    assert {(spec.type, spec.bias, spec.recovered) for spec in program.nodes.attention} == {(type_, bias, True)}
+    assert {spec.verdict for spec in program.nodes.attention} == {Verdict.PROVEN}
+    assert (program.evidence.attention_calls, len(program.evidence.recovered)) == (0, 2)
     assert not hidden_attentions(program.graph.graph)
     assert worst_difference(program, tiny(name)) <= 1e-5
 
@@ -96,7 +96,7 @@ def test_one_mask_node_is_shared(analysed: Any) -> None:
 
 
 def test_the_default_pooling_follows_the_causality_that_was_measured(analysed: Any) -> None:
-    assert [analysed(name).pooling.kinds[0] for name in ("bloom", "mpnet")] == ["last", "mean"]
+    assert [analysed(name).facts.pooling.kinds[0] for name in ("bloom", "mpnet")] == ["last", "mean"]
 
 
 class Own(nn.Module):
@@ -199,7 +199,7 @@ def test_b7_a_module_of_ones_own_is_recovered(attend: Any) -> None:
     model = Own(attend).eval()
     made = trace(checkpoint(model))
     program = analyse(made.program, made.behaviour)
-    (spec,) = program.attention
+    (spec,) = program.nodes.attention
     assert (spec.type, (spec.mask, spec.window), spec.bias, spec.q_heads) == (type_, mask, bias, 4)
     if attend is not sdpa_causal:  # which looks at no padding mask: left padding is none of its inputs
         assert worst_difference(program, model) <= 1e-5
@@ -225,7 +225,7 @@ def test_torchs_own_layers_are_recovered(kind: Any) -> None:
     model = Torch(kind(32, 4, batch_first=True)).eval()
     made = trace(checkpoint(model))
     program = analyse(made.program, made.behaviour)
-    (spec,) = program.attention
+    (spec,) = program.nodes.attention
     assert (spec.type, spec.q_heads, spec.verdict) == (ENCODER_ONLY, 4, Verdict.PROVEN)
     assert worst_difference(program, model) <= 1e-5
 

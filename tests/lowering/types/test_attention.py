@@ -69,21 +69,21 @@ WINDOWS = {
 @pytest.mark.parametrize("name", TYPES)
 def test_type(traced, name):
     program = TypeAttention()(traced(name).program)
-    assert {spec.type for spec in program.attention} == {TYPES[name]}
+    assert {spec.type for spec in program.nodes.attention} == {TYPES[name]}
     assert program.stage is Stage.TYPED
 
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_inclusive_and_by_node(traced, name):
     program = TypeAttention()(traced(name).program)
-    assert [spec.window for spec in program.attention] == WINDOWS[name]
+    assert [spec.window for spec in program.nodes.attention] == WINDOWS[name]
 
 
 def test_modernbert_window_of_4_sees_2_either_way(tiny):
     """Case B7."""
     model = build("modernbert", local_attention=4, num_hidden_layers=2)
     program = TypeAttention()(trace(checkpoint(model)).program)
-    assert [spec.window for spec in program.attention] == [ALL, Window(2, 2)]
+    assert [spec.window for spec in program.nodes.attention] == [ALL, Window(2, 2)]
 
 
 def test_a_bidirectional_window_survives_saving_twice(tmp_path):
@@ -99,16 +99,16 @@ def test_a_bidirectional_window_survives_saving_twice(tmp_path):
 def windows(config):
     """The windows in the IR of a fresh model with that configuration, which the model would share: it gets a copy."""
     model = transformers.AutoModel.from_config(copy.deepcopy(config)).eval()
-    return [spec.window for spec in TypeAttention()(trace(checkpoint(model)).program).attention]
+    return [spec.window for spec in TypeAttention()(trace(checkpoint(model)).program).nodes.attention]
 
 
 def test_pooling_is_no_evidence(tiny):
     """Contract A1: a Llama with CLS pooling stays DECODER."""
     made = trace(checkpoint(tiny("llama", num_hidden_layers=1)), pools=(PoolKind.CLS,))
     program = analyse(made.program, made.behaviour)
-    assert program.pooling.kinds == (PoolKind.CLS,)
-    assert {spec.type for spec in program.attention} == {DECODER}
-    assert program.route.rule == "B5"
+    assert program.facts.pooling.kinds == (PoolKind.CLS,)
+    assert {spec.type for spec in program.nodes.attention} == {DECODER}
+    assert program.decision.route.rule == "B5"
 
 
 def test_the_module_attribute_is_no_evidence(tiny):
@@ -122,30 +122,30 @@ def test_the_module_attribute_is_no_evidence(tiny):
 
 def test_spec_says_what_the_node_says(traced):
     program = TypeAttention()(traced("gemma2").program)
-    first = program.attention[0]
+    first = program.nodes.attention[0]
     assert (first.q_heads, first.kv_heads, first.qk_head_dim, first.v_head_dim) == (4, 2, 8, 8)
     assert (first.softcap, first.sinks, first.bias) == (50.0, False, BiasKind.NONE)
     assert first.scale == pytest.approx(8**-0.5)
     assert first.mask is MaskKind.CAUSAL
-    assert [spec.call_order for spec in program.attention] == [0, 1]
+    assert [spec.call_order for spec in program.nodes.attention] == [0, 1]
     assert first.provenance == "model.layers.0.self_attn"
-    assert TypeAttention()(traced("gpt-oss").program).attention[0].sinks
+    assert TypeAttention()(traced("gpt-oss").program).nodes.attention[0].sinks
 
 
 def test_layers_that_share_weights_have_a_spec_each(traced):
     """ALBERT runs one module twice: the call order is the key, not the module path."""
     program = TypeAttention()(traced("albert").program)
-    first, second = program.attention
+    first, second = program.nodes.attention
     assert first.node != second.node
     assert (first.call_order, second.call_order) == (0, 1)
 
 
 def test_layers_share_one_mask_node(traced):
     program = TypeAttention()(traced("gemma3").program)
-    sliding, whole = program.attention
+    sliding, whole = program.nodes.attention
     assert None not in (sliding.mask_node, whole.mask_node)
     assert sliding.mask_node != whole.mask_node
-    first, second = TypeAttention()(traced("bert").program).attention
+    first, second = TypeAttention()(traced("bert").program).nodes.attention
     assert first.mask_node == second.mask_node
 
 
@@ -199,7 +199,7 @@ def test_every_contradicting_claim_is_named(traced):
 
 def test_a_claim_that_holds_is_kept(traced):
     program = TypeAttention()(traced("qwen2-bidirectional").program)
-    assert program.claims == (Claim("is_causal", False, MaskKind.BIDIRECTIONAL),)
+    assert program.evidence.claims == (Claim("is_causal", False, MaskKind.BIDIRECTIONAL),)
 
 
 def test_an_opaque_mask_is_refused(monkeypatch):
@@ -338,7 +338,7 @@ class Slots(nn.Module):
 
 def test_encoder_decoder_attention_is_told_by_its_operands():
     program = TypeAttention()(program_of(EncoderDecoder(), "input_ids", "target_ids"))
-    assert [spec.type for spec in program.attention] == [
+    assert [spec.type for spec in program.nodes.attention] == [
         AttentionType.ENCODER,
         AttentionType.DECODER,
         AttentionType.ENCODER_DECODER,
@@ -348,7 +348,7 @@ def test_encoder_decoder_attention_is_told_by_its_operands():
 def test_a_target_made_from_the_text_is_told_by_what_the_keys_have_passed():
     program = TypeAttention()(program_of(FromText(), "input_ids"))
     encoder, decoder, cross = AttentionType.ENCODER, AttentionType.DECODER, AttentionType.ENCODER_DECODER
-    assert [spec.type for spec in program.attention] == [encoder, decoder, cross, encoder, decoder, cross]
+    assert [spec.type for spec in program.nodes.attention] == [encoder, decoder, cross, encoder, decoder, cross]
 
 
 def test_keys_further_on_than_their_queries_are_refused():
@@ -363,24 +363,24 @@ def test_cross_attention_under_a_causal_mask_is_refused():
 
 @pytest.mark.parametrize("name", ["bart", "t5", "mbart", "marian", "pegasus", "t5gemma", "whisper"])
 def test_two_layers_of_an_encoder_decoder(traced, name):
-    types = [spec.type for spec in TypeAttention()(traced(name).program).attention]
+    types = [spec.type for spec in TypeAttention()(traced(name).program).nodes.attention]
     decoder = [AttentionType.DECODER, AttentionType.ENCODER_DECODER]
     assert types == [AttentionType.ENCODER] * 2 + decoder * 2
 
 
 def test_learned_queries_are_latent():
     """Contract A2."""
-    (spec,) = TypeAttention()(program_of(Latent(), "input_ids")).attention
+    (spec,) = TypeAttention()(program_of(Latent(), "input_ids")).nodes.attention
     assert (spec.type, spec.latent) == (ENCODER_ONLY, True)
 
 
 def test_a_size_is_no_dependence():
-    (spec,) = TypeAttention()(program_of(Slots(), "input_ids")).attention
+    (spec,) = TypeAttention()(program_of(Slots(), "input_ids")).nodes.attention
     assert (spec.type, spec.latent) == (ENCODER_ONLY, True)
 
 
 def test_a_bias_is_noted():
-    (spec,) = TypeAttention()(program_of(Encoder(), "input_ids", "target_ids")).attention
+    (spec,) = TypeAttention()(program_of(Encoder(), "input_ids", "target_ids")).nodes.attention
     assert (spec.type, spec.latent, spec.bias) == (ENCODER_ONLY, False, BiasKind.TENSOR)
     assert spec.mask_node is None
 
@@ -391,7 +391,7 @@ def test_a_softmax_that_weighs_no_product_is_no_attention():
             rows = super().forward(input_ids, target_ids).flatten(2)
             return rows * rows.softmax(-1)
 
-    assert len(TypeAttention()(program_of(Gated(), "input_ids", "target_ids")).attention) == 1
+    assert len(TypeAttention()(program_of(Gated(), "input_ids", "target_ids")).nodes.attention) == 1
 
 
 def test_a_softmax_between_two_products_is_refused_wherever_it_stands():
@@ -412,11 +412,11 @@ def test_leaves_the_rest_alone(traced):
     assert after.graph is before.graph
     assert str(after.graph.graph) == text
     assert after.with_(attention=(), stage=Stage.TRACED) == before
-    assert len(attention_nodes(after.graph)) == len(after.attention)
+    assert len(attention_nodes(after.graph)) == len(after.nodes.attention)
 
 
 def test_a_convolution_over_tokens_is_recurrent(analysed):
     """B4: LFM2's short convolution carries the sequence along beside its attention."""
     program = analysed("lfm2")
-    assert [node.operator for node in program.recurrent] == ["causal_conv1d"]
-    assert (program.route.rule, program.route.name) == ("B4", "HybridState")
+    assert [node.operator for node in program.nodes.recurrent] == ["causal_conv1d"]
+    assert (program.decision.route.rule, program.decision.route.name) == ("B4", "HybridState")

@@ -36,12 +36,16 @@ UNMASKED = {"recurrent-gemma", "rwkv", "xlstm"}
 def test_specs_route_and_proof(analysed, name):
     """B4: one spec a node, in call order; the stack is seen to look back only, with attention and without."""
     program, (expected, attentions) = analysed(name), MODELS[name]
-    assert [(spec.operator, spec.state) for spec in program.recurrent] == expected
-    assert [spec.call_order for spec in program.recurrent] == list(range(len(expected)))
-    assert {(spec.causal, spec.verdict) for spec in program.recurrent} == {(True, Verdict.PROVEN)}
-    assert (len(program.attention), program.route.state, program.route.rule) == (attentions, State.HYBRID, "B4")
-    assert program.padding is PaddingRule.EXACT
-    assert program.pooling.kinds == ("last",)
+    assert [(spec.operator, spec.state) for spec in program.nodes.recurrent] == expected
+    assert [spec.call_order for spec in program.nodes.recurrent] == list(range(len(expected)))
+    assert {(spec.causal, spec.verdict) for spec in program.nodes.recurrent} == {(True, Verdict.PROVEN)}
+    assert (len(program.nodes.attention), program.decision.route.state, program.decision.route.rule) == (
+        attentions,
+        State.HYBRID,
+        "B4",
+    )
+    assert program.decision.padding is PaddingRule.EXACT
+    assert program.facts.pooling.kinds == ("last",)
 
 
 def test_no_loop_over_tokens_is_left_in_the_graph(traced):
@@ -73,8 +77,8 @@ def test_half_precision(name):
     """Models that end in float32 whatever they run in are held to what the dtype that they run in allows."""
     made = trace(checkpoint(build(name).bfloat16()))
     program = analyse(made.program, made.behaviour)
-    assert (program.dtype, program.padding) == ("bfloat16", PaddingRule.EXACT)
-    assert {spec.verdict for spec in program.recurrent} == {Verdict.PROVEN}
+    assert (program.dtype, program.decision.padding) == ("bfloat16", PaddingRule.EXACT)
+    assert {spec.verdict for spec in program.nodes.recurrent} == {Verdict.PROVEN}
 
 
 class Reversed(nn.Module):
@@ -138,8 +142,10 @@ def test_a_convolution_beside_bidirectional_attention_stays_unprobed():
     """B3 comes first, and a stack that looks both ways says nothing of its convolution."""
     made = trace(checkpoint(Mixed()))
     program = analyse(made.program, made.behaviour)
-    assert [(s.operator, s.causal, s.verdict) for s in program.recurrent] == [("convolution", None, Verdict.UNPROBED)]
-    assert (program.route.rule, program.padding) == ("B3", PaddingRule.UNPADDED)
+    assert [(s.operator, s.causal, s.verdict) for s in program.nodes.recurrent] == [
+        ("convolution", None, Verdict.UNPROBED)
+    ]
+    assert (program.decision.route.rule, program.decision.padding) == ("B3", PaddingRule.UNPADDED)
 
 
 class Eager:
@@ -156,7 +162,7 @@ def test_an_undeclared_convolution_is_measured():
     """Whether a plain convolution's padding lies before the tokens its node does not say: what is seen is recorded."""
     spec = RecurrentSpec("conv", 0, "convolution")
     for changed, causal in ((0.0, True), (0.5, False)):
-        seen = Probe(Eager(changed))(facts(recurrent=(spec,))).recurrent[0]
+        seen = Probe(Eager(changed))(facts(recurrent=(spec,))).nodes.recurrent[0]
         assert (seen.causal, seen.verdict) == (causal, Verdict.PROVEN)
 
 

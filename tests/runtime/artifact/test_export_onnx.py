@@ -76,8 +76,8 @@ def test_loaded_answers_as_the_model(embedder: Any, exported: Path) -> None:
         np.testing.assert_allclose(one, other, atol=2e-5)
     assert loaded.target == "onnx"
     assert dict(loaded.tasks.items()) == dict(model.tasks.items())
-    assert loaded.program.attention == model.program.attention
-    assert loaded.program.route == model.program.route
+    assert loaded.program.nodes.attention == model.program.nodes.attention
+    assert loaded.program.decision.route == model.program.decision.route
     assert "ENCODER_ONLY" in loaded.explain()
     with pytest.raises(headrace.InputTooLongError, match="max_length=9"):
         loaded.embed("w5 " * 20)

@@ -52,7 +52,7 @@ READ = """
 import sys
 import headrace
 loaded = headrace.load(sys.argv[1])
-print(loaded.program.route.name, *(f"{value:.9e}" for value in loaded([[5, 6, 7]], task="embed")[0]))
+print(loaded.program.decision.route.name, *(f"{value:.9e}" for value in loaded([[5, 6, 7]], task="embed")[0]))
 """
 
 
@@ -64,7 +64,7 @@ def test_a_fresh_process_reads_it(name: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     route, *values = done.stdout.split()
-    assert route == model.program.route.name
+    assert route == model.program.decision.route.name
     np.testing.assert_allclose([float(value) for value in values], model([[5, 6, 7]], task="embed")[0], rtol=1e-6)
 
 

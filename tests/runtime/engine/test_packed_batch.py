@@ -107,10 +107,10 @@ def test_the_engine_answers_as_the_oracle(name: str, analysed: Any, tiny: Any) -
     """D2: the packed lowering on the reference target, one request and a batch of mixed lengths."""
     head, task = CASES[name]
     engine = Engine(analysed(name, head), Reference(Layout.PACKED))
-    requests = oracle.prompts(engine.program.limits.length, VOCABULARY)
+    requests = oracle.prompts(engine.program.facts.limits.length, VOCABULARY)
     encoded = [Encoded(np.array(ids)) for ids in requests]
-    assert engine.lane(task).program.layout is Layout.PACKED
-    read = oracle.logits if task != "embed" else oracle.pooled(str(engine.program.pooling.kinds[0]))
+    assert engine.lane(task).program.form.layout is Layout.PACKED
+    read = oracle.logits if task != "embed" else oracle.pooled(str(engine.program.facts.pooling.kinds[0]))
     oracle.require_close(engine.run(task, encoded), tiny(name, head), requests, read)
     alone = [engine.run(task, [one])[0] for one in encoded]
     oracle.require_close(alone, tiny(name, head), requests, read)
@@ -129,7 +129,7 @@ def test_the_compiled_packed_program(analysed: Any, tiny: Any) -> None:
     backend = Cpu()
     backend.layout = Layout.PACKED
     engine = Engine(analysed("xlm-roberta"), backend)
-    requests = oracle.prompts(engine.program.limits.length, VOCABULARY)
+    requests = oracle.prompts(engine.program.facts.limits.length, VOCABULARY)
     answers = engine.run("embed", [Encoded(np.array(ids)) for ids in requests])
     oracle.require_close(answers, tiny("xlm-roberta"), requests, oracle.pooled("mean"))
 

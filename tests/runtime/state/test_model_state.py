@@ -30,7 +30,7 @@ class Counting(headrace.ModelState):
 
 @pytest.fixture
 def registered() -> Iterator[str]:
-    headrace.register_model_state("counting", Counting, when=lambda program: program.vocabulary == 96)
+    headrace.register_model_state("counting", Counting, when=lambda program: program.signature.vocabulary == 96)
     yield "counting"
     unregister_model_state("counting")
 
@@ -38,7 +38,7 @@ def registered() -> Iterator[str]:
 def test_a_registered_state_runs_the_program(registered: str) -> None:
     """B1: registered for this program."""
     model = headrace.compile(build("qwen3"), target="reference", pooling="last")
-    assert (model.program.route.rule, model.program.route.name) == ("B1", registered)
+    assert (model.program.decision.route.rule, model.program.decision.route.name) == ("B1", registered)
     plain = [model([[5, 6, 7]], task="embed")[0] for _ in range(2)]
     assert model.engine.lane("embed").state.batches == 2
     np.testing.assert_array_equal(*plain)
@@ -47,7 +47,7 @@ def test_a_registered_state_runs_the_program(registered: str) -> None:
 
 def test_a_state_that_is_for_other_programs(registered: str) -> None:
     model = headrace.compile(build("bert", vocab_size=50), target="reference", pooling="mean")
-    assert model.program.route.state is State.ENCODER_ONLY
+    assert model.program.decision.route.state is State.ENCODER_ONLY
 
 
 def test_a_module_brings_its_state() -> None:
@@ -55,7 +55,7 @@ def test_a_module_brings_its_state() -> None:
     model = build("bert")
     model.headrace_state = Counting
     compiled = headrace.compile(model, target="reference", pooling="mean")
-    assert compiled.program.route.name == "Counting"
+    assert compiled.program.decision.route.name == "Counting"
     compiled([[5]], task="embed")
     assert compiled.engine.lane("embed").state.batches == 1
     model.headrace_state = "no class"
@@ -66,7 +66,7 @@ def test_a_module_brings_its_state() -> None:
 def test_an_artifact_with_an_unregistered_state_is_refused(registered: str, tmp_path: Path) -> None:
     """B6."""
     saved = headrace.compile(build("bert"), target="reference", pooling="mean").save(tmp_path / "saved")
-    assert headrace.load(saved).program.route.name == registered
+    assert headrace.load(saved).program.decision.route.name == registered
     unregister_model_state(registered)
     with pytest.raises(headrace.ArtifactError, match=r"register_model_state\('counting'"):
         headrace.load(saved)
@@ -110,8 +110,8 @@ def test_a_wrapped_model_answers_as_the_inner_one(wrapper: Any, name: str) -> No
     inner = build(name)
     plain = headrace.compile(inner, target="reference", pooling="mean")
     wrapped = headrace.compile(wrapper(inner), target="reference", pooling="mean")
-    assert wrapped.program.route == plain.program.route
-    assert [s.type for s in wrapped.program.attention] == [s.type for s in plain.program.attention]
+    assert wrapped.program.decision.route == plain.program.decision.route
+    assert [s.type for s in wrapped.program.nodes.attention] == [s.type for s in plain.program.nodes.attention]
     assert list(wrapped.tasks) == list(plain.tasks)
     requests = [[5, 6, 7, 8, 9], [10], [11, 12]]
     for one, other in zip(wrapped(requests, task="embed"), plain(requests, task="embed"), strict=True):
@@ -123,5 +123,5 @@ def test_a_wrapped_head_is_the_same_head(head: str) -> None:
     inner = build("bert", head)
     plain, wrapped = (headrace.compile(m, target="reference") for m in (inner, Wrapped(inner)))
     assert wrapped.task == plain.task
-    assert wrapped.program.labels == plain.program.labels
+    assert wrapped.program.facts.labels == plain.program.facts.labels
     np.testing.assert_allclose(wrapped([[5, 6]])[0], plain([[5, 6]])[0], atol=1e-6)

@@ -110,7 +110,7 @@ TEXTS = [
 
 
 def facts(vocabulary: int) -> Program:
-    return Program(
+    return Program.of(
         exported=None,
         source=Source("test", "", (), 0),
         stage=Stage.TYPED,

@@ -119,7 +119,7 @@ def test_every_stage_and_the_manifest_agree(tiny: Any, tmp_path: Path) -> None:
     heard = [(list(stage.tasks), stage.tasks.refused) for stage in (traced, lowered, model, loaded)]
     assert heard[0][0] == ["embed", "generate"]
     assert all(one == heard[0] for one in heard)
-    assert loaded.program.route == model.program.route
+    assert loaded.program.decision.route == model.program.decision.route
 
 
 def test_an_unknown_task_is_refused(tiny: Any) -> None:

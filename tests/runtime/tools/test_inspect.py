@@ -95,14 +95,14 @@ def test_page_names_every_node_with_its_type(analysed: Any, name: str, head: str
     program = analysed(name, head, **changes)
     page = Page(explain(program, "html", target="reference"))
     text = "|".join(page.text)
-    for node in program.attention:
+    for node in program.nodes.attention:
         assert f"|{node.call_order}|{node.node}|{node.type}|" in text
-    assert program.route.name in text
-    assert program.route.reason in text
-    for decision in program.tasks:
+    assert program.decision.route.name in text
+    assert program.decision.route.reason in text
+    for decision in program.decision.tasks:
         assert decision.task in text
         assert decision.reason in text
-    assert page.tags["svg"] == len({(s.type, s.window, s.softcap, s.verdict) for s in program.attention})
+    assert page.tags["svg"] == len({(s.type, s.window, s.softcap, s.verdict) for s in program.nodes.attention})
 
 
 def test_page_asks_for_nothing_outside_itself(analysed: Any) -> None:

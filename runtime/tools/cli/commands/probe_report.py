@@ -46,7 +46,7 @@ def report(traced: Program, eager: Eager) -> Report:
         AttentionTypeError: an attention cannot be typed, so that nothing is declared of it.
     """
     program = TypeAttention()(Recover()(traced))
-    if not program.attention and not program.recurrent:
+    if not program.nodes.attention and not program.nodes.recurrent:
         return Report("The model has no attention.\n", True)
     return _measured(program, eager)
 
@@ -54,15 +54,15 @@ def report(traced: Program, eager: Eager) -> Report:
 def _measured(program: Program, eager: Eager) -> Report:
     length = probe_length(program)
     measured = Probe(eager).measured(program)
-    verdicts = [_verdict(Probe(eager), program, spec, measured[spec.type]) for spec in program.attention]
+    verdicts = [_verdict(Probe(eager), program, spec, measured[spec.type]) for spec in program.nodes.attention]
     crossing = AttentionType.ENCODER_DECODER
-    shown = [measured[s.type].across if s.type is crossing else measured[s.type].seen for s in program.attention]
-    rows = [_row(*described) for described in zip(program.attention, verdicts, shown, strict=True)]
+    shown = [measured[s.type].across if s.type is crossing else measured[s.type].seen for s in program.nodes.attention]
+    rows = [_row(*described) for described in zip(program.nodes.attention, verdicts, shown, strict=True)]
     whole, agrees = _halves(program, eager, length) if paired(program) else _stack(program, eager, length)
     target = f" and a target of {measured[crossing].length}" if paired(program) else ""
-    what = (f"array of {length} rows" if program.arrays else f"text of {length} tokens") + target
+    what = (f"array of {length} rows" if program.signature.arrays else f"text of {length} tokens") + target
     how = f"The original model on one {what}, unpadded: one row is changed at a time."
-    beside = [(str(spec.call_order), spec.node, spec.operator, direction(spec)) for spec in program.recurrent]
+    beside = [(str(spec.call_order), spec.node, spec.operator, direction(spec)) for spec in program.nodes.recurrent]
     lines = [*paragraph(how), "", *(aligned([HEADINGS, *rows]) if rows else ["  no attention"]), ""]
     lines += [*aligned([RECURRENCES, *beside]), ""] if beside else []
     lines += [line for sentence in whole for line in paragraph(sentence)]
@@ -98,10 +98,10 @@ def _halves(program: Program, eager: Eager, length: int) -> tuple[list[str], boo
 def _stack(program: Program, eager: Eager, length: int) -> tuple[list[str], bool]:
     """The stack as a whole, in a sentence, and whether it behaves as its types say."""
     changed = eager.stack_change(min(length, 12))
-    causal = all(spec.type is AttentionType.DECODER for spec in program.attention)
-    if not program.attention and not any(spec.causal for spec in program.recurrent):
+    causal = all(spec.type is AttentionType.DECODER for spec in program.nodes.attention)
+    if not program.nodes.attention and not any(spec.causal for spec in program.nodes.recurrent):
         return [f"No node declares which way it looks: a new last token {_effect(changed)}."], True
-    allowed = ROUTED_TOLERANCE if program.routed_experts else 0.0
+    allowed = ROUTED_TOLERANCE if program.evidence.routed_experts else 0.0
     agrees = (changed <= allowed) is causal
     wanted, verdict = "causal" if causal else "not causal", "" if agrees else f", which {DISAGREES}"
     return [f"The whole stack is declared {wanted}: a new last token {_effect(changed)}{verdict}."], agrees

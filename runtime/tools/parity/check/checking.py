@@ -139,8 +139,8 @@ def _run(bundle: Bundle, backend: Backend, dtype: str, analysed: Program) -> Run
     rows.append(together(answer, requests, on_target(answer, backend)))
     held = zip(recording.nodes, rows, bundle.exact[dtype], recording.precision(dtype).noise, strict=True)
     readings = tuple(reading(node, dtype, results, exacts, noise) for node, results, exacts, noise in held)
-    run = Run(dtype, inside.layout, readings)
-    return run if run.passed else Run(dtype, inside.layout, readings, narrowed(run, analysed, bundle, backend))
+    run = Run(dtype, inside.form.layout, readings)
+    return run if run.passed else Run(dtype, inside.form.layout, readings, narrowed(run, analysed, bundle, backend))
 
 
 def reading(node: Node, dtype: str, results: Sequence[Array], exacts: Sequence[Array], noise: Noise) -> Reading:

@@ -33,7 +33,7 @@ def narrowed(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> C
     bad = next(place for place, reading in enumerate(run.readings) if not reading.passed)
     between = (run.readings[bad - 1].node if bad else BEGINNING, run.readings[bad].node)
     # Columns of the tapped program and nodes of the untapped one have the same names.
-    places = [tap.node for tap in tapped(analysed, task, backend.layout).taps]
+    places = [tap.node for tap in tapped(analysed, task, backend.layout).nodes.taps]
     program = prepare(analysed, task, backend.layout)
     names = _between(program, places[:bad], places[bad] if bad < len(places) else None)
     unfound = Culprit("", "", "", between, in_float64=_parts_in_float64(run, bad, analysed, bundle))

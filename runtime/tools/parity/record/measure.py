@@ -37,8 +37,8 @@ def alone(program: Program, requests: Sequence[Encoded], run: Callable[[dict[str
 
 def together(program: Program, requests: Sequence[Encoded], run: Run) -> list[Array]:
     """The output for each request, run together as the program's layout has it."""
-    batcher: Any = packed_batch if program.layout is Layout.PACKED else padded_batch
-    per_token = program.outputs[0].kind in PER_TOKEN_OUTPUTS
+    batcher: Any = packed_batch if program.form.layout is Layout.PACKED else padded_batch
+    per_token = program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
     lengths = [request.length for request in requests]
     found: list[Array] = [np.empty(0)] * len(requests)
     for step in batcher.plan(lengths, program, step_tokens=STEP_TOKENS):
@@ -70,6 +70,6 @@ def _tensors(inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 
 def columns(rows: Sequence[Array], program: Program) -> list[list[Array]]:
     """The tapped rows of each request, node by node."""
-    ends = np.cumsum([tap.width for tap in program.taps])[:-1]
+    ends = np.cumsum([tap.width for tap in program.nodes.taps])[:-1]
     split = [np.split(one, ends, axis=1) for one in rows]
-    return [[one[place] for one in split] for place in range(len(program.taps))]
+    return [[one[place] for one in split] for place in range(len(program.nodes.taps))]

@@ -51,10 +51,14 @@ def tapped(analysed: Program, task: Task, layout: Layout, nodes: Sequence[str] |
 
 def described(program: Program) -> list[Node]:
     """The tapped nodes of a padded program as people know them."""
-    attending = {spec.node: (spec.call_order, attention_text(spec), spec.provenance) for spec in program.attention}
-    recurring = {spec.node: (spec.call_order, recurrent_text(spec), spec.provenance) for spec in program.recurrent}
+    attending = {
+        spec.node: (spec.call_order, attention_text(spec), spec.provenance) for spec in program.nodes.attention
+    }
+    recurring = {
+        spec.node: (spec.call_order, recurrent_text(spec), spec.provenance) for spec in program.nodes.recurrent
+    }
     found = []
-    for tap in program.taps:
+    for tap in program.nodes.taps:
         kind = "attention" if tap.node in attending else "recurrence"
         order, says, place = (attending | recurring)[tap.node]
         found.append(Node(f"{kind} {order}", says.split(": ", 1)[1], place, tap.width))

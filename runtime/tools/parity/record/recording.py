@@ -136,7 +136,7 @@ def _carried(folder: Path, work: Path) -> bool:
 def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int = 0) -> Bundle:
     """The bundle of a model that was traced in float64 and in each precision, still without a name or a machine."""
     program, answer = tapped(exact.analysed, task, Layout.PADDED), prepare(exact.analysed, task)
-    requests, output = draw(answer, seed), answer.outputs[0]
+    requests, output = draw(answer, seed), answer.signature.outputs[0]
     nodes = (*described(program), Node(task.value, f"the answer, {output.kind}", "", output.width))
     held, precisions = dict[str, list[list[Array]]](), []
     for dtype, one in traced.items():
@@ -170,11 +170,11 @@ def _eager(traced: Traced, task: Task, requests: Sequence[Encoded]) -> list[list
 
 def _answers(traced: Traced, answer: Program, task: Task, requests: Sequence[Encoded]) -> list[Array]:
     """What the eager model itself answers to each request alone."""
-    place = traced.program.outputs.index(answering(traced.program, task))
+    place = traced.program.signature.outputs.index(answering(traced.program, task))
 
     def eager(inputs: dict[str, Tensor]) -> Tensor:
         # An encoder-decoder's decoder, where the task reads the encoder alone, may be given any target.
-        given = {name: inputs[name.removeprefix("decoder_")] for name in traced.program.input_names}
+        given = {name: inputs[name.removeprefix("decoder_")] for name in traced.program.signature.input_names}
         return traced.behaviour.outputs(given)[place]
 
     return alone(answer, requests, eager)

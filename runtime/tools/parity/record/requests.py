@@ -21,17 +21,19 @@ def draw(program: Program, seed: int = 0) -> list[Encoded]:
 
 
 def _lengths(program: Program) -> tuple[int, ...]:
-    reach = max((side for spec in program.attention for side in spec.window), default=0)
-    longest = min(max(LONG, 2 * reach + FIRST), LONGEST, program.limits.length or LONGEST)
+    reach = max((side for spec in program.nodes.attention for side in spec.window), default=0)
+    longest = min(max(LONG, 2 * reach + FIRST), LONGEST, program.facts.limits.length or LONGEST)
     return tuple(max(1, length) for length in (longest, 1, longest * 2 // 3, longest // 3 + 1, min(5, longest), 2))
 
 
 def _request(program: Program, generator: np.random.Generator, length: int) -> Encoded:
-    first = min(FIRST, program.vocabulary - 1)
-    ids = generator.integers(first, program.vocabulary, length)
-    if program.marker is not None:
-        ids[ids == program.marker] = program.marker + 1 if program.marker + 1 < program.vocabulary else first
-        ids[-1] = program.marker
-    typed = TYPES in program.input_names and (program.token_types or 0) > 1
+    first = min(FIRST, program.signature.vocabulary - 1)
+    ids = generator.integers(first, program.signature.vocabulary, length)
+    if program.signature.marker is not None:
+        ids[ids == program.signature.marker] = (
+            program.signature.marker + 1 if program.signature.marker + 1 < program.signature.vocabulary else first
+        )
+        ids[-1] = program.signature.marker
+    typed = TYPES in program.signature.input_names and (program.signature.token_types or 0) > 1
     types = (np.arange(length) >= length // 2).astype(np.int64) if typed else None
     return Encoded(ids.astype(np.int64), types)
