@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from headrace import graphs
+from headrace.compat.torch import operator_name
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import evaluating
 from headrace.frontend.eager.run import DryRun, dry_run, special_ids, without_target
@@ -142,7 +143,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         ),
         evidence=Evidence(
             claims=read_claims(config),
-            routed_experts=any(getattr(n.target, "_opname", "") in ROUTERS for n in exported.graph.nodes),
+            routed_experts=any(operator_name(n.target) in ROUTERS for n in exported.graph.nodes),
             attention_calls=len(seen.calls),
             recurrent_calls=seen.recurrent,
             missing=tuple(f"model.{name}" for name in checkpoint.missing),

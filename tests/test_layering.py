@@ -108,6 +108,15 @@ def tools_offences(source: str, module: str) -> list[str]:
     return [f"{module} imports {name}" for name in tools if name != "headrace.runtime.tools.inspect.report.explain"]
 
 
+def private_offences(source: str, module: str) -> list[str]:
+    """Imports of private parts of torch and transformers outside of `compat`; ruff's SLF finds uses of attributes."""
+    if ".compat" in module:
+        return []
+    names = [name for name in imports(ast.parse(source), module) if name.startswith(("torch.", "transformers."))]
+    private = [name for name in names if re.search(r"\._(?!_)|\.fx\.experimental\.", name)]
+    return [f"{module} imports {name}" for name in private]
+
+
 def transformers_offences(source: str, module: str) -> list[str]:
     """Uses of transformers past the frontend: none, but for tokenizers and utilities in runtime."""
     tree = ast.parse(source)
@@ -246,6 +255,27 @@ def test_layer_rule_finds(module: str, source: str) -> None:
 )
 def test_layer_rule_leaves_alone(module: str, source: str) -> None:
     assert not layer_offences(source, module, {"ir", "errors"})
+
+
+def test_private_corners_stand_behind_compat() -> None:
+    found = offences(private_offences, ("ir", "ops", "graphs", "utils", *STAGES))
+    assert not found, "\n".join(found)
+
+
+def test_private_rule() -> None:
+    assert private_offences("from torch._ops import OpOverload", "headrace.backends.plan")
+    assert private_offences("from torch.utils import _pytree as pytree", "headrace.graphs.run")
+    assert private_offences("import torch._dynamo", "headrace.backends.plan")
+    assert private_offences("from torch.fx.experimental.symbolic_shapes import X", "headrace.lowering.a")
+    assert not private_offences("from torch._ops import OpOverload", "headrace.compat.torch")
+    assert not private_offences("from torch.utils import data", "headrace.graphs.run")
+
+
+def test_tools_rule() -> None:
+    source = "def f():\n    from headrace.runtime.tools import parity"
+    assert tools_offences(source, "headrace.runtime.model")
+    assert not tools_offences(source, "headrace.runtime.tools.cli.app")
+    assert not tools_offences("import headrace.runtime.text", "headrace.runtime.model")
 
 
 @pytest.mark.parametrize(

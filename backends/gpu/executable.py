@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from headrace import graphs
 from headrace.backends.gpu.cuda_graphs import Replays
@@ -29,6 +28,7 @@ from headrace.backends.gpu.plan import capturable
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
 from headrace.backends.kernels.tuning import family
+from headrace.compat.torch import ConstraintViolationError, mark_dynamic, specialized_floats
 from headrace.feed import draw
 from headrace.graphs import HALVES
 from headrace.ir import OFFSETS, TARGET, Program
@@ -177,7 +177,7 @@ def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest:
     # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
     compiled = torch.compile(module.forward, fullgraph=True, dynamic=True, options=_options(program))
     # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
-    with torch._dynamo.config.patch(specialize_float=True):
+    with specialized_floats():
         try:
             with unlogged("torch._guards"):
                 compiled(*_free(program, sample(), longest))
@@ -214,12 +214,9 @@ def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> l
         for place, axis in enumerate(given.axes):
             if axis.size is not None:
                 continue
-            if longest is None:
-                torch._dynamo.maybe_mark_dynamic(sample[given.name], place)
-            else:
-                # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-                least = 3 if given.name == OFFSETS else 2
-                torch._dynamo.mark_dynamic(sample[given.name], place, min=least, max=longest + 1)
+            # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
+            least = 3 if given.name == OFFSETS else 2
+            mark_dynamic(sample[given.name], place, None if longest is None else (least, longest + 1))
     return [sample[name] for name in program.signature.input_names]
 
 

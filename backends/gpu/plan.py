@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from headrace.backends.gpu.architecture import Architecture
 from headrace.backends.gpu.cuda_graphs import LONGEST, SHORT_ROWS
@@ -16,6 +14,7 @@ from headrace.backends.inductor.precision import PRECISION
 from headrace.backends.kernels.linear_activation.match import activations
 from headrace.backends.kernels.linear_activation.op import FEW
 from headrace.backends.kernels.tuning import PRODUCTS, family
+from headrace.compat.torch import OpOverload, free_unbacked_symbols
 from headrace.ir import AttentionType, Layout, Program, State
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headrace import debug
 from headrace.backends.inductor import recurrent
+from headrace.compat.torch import compile_package, load_package
 from headrace.ir import MaskKind, Program, Window
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
 
@@ -116,7 +117,7 @@ class Compiled:
         self.calls = 0
         self._package, self._inputs, self._keep = package, inputs, keep
         with quiet():
-            self._run = torch._inductor.aoti_load_package(str(package))
+            self._run = load_package(package)
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -137,7 +138,7 @@ def compile_program(program: Program, decompositions: Decompositions = DECOMPOSI
     package = Path(folder.name) / "model.pt2"
     with quiet():
         lowered = program.graph.run_decompositions(dict(decompositions))
-        torch._inductor.aoti_compile_and_package(lowered, package_path=str(package))
+        compile_package(lowered, package)
     debug.say(debug.CODE, f"compiled package: {package}")
     return Compiled(package, program.signature.input_names, keep=folder)
 

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from headrace.compat.torch import TorchDispatchMode, pytree
 from headrace.frontend.capture.masks import read_mask
 from headrace.frontend.capture.recurrences import recurrences
 from headrace.ir import MaskKind, Window

@@ -12,19 +12,23 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from headrace import graphs
+from headrace.compat.torch import (
+    OpOverload,
+    enable_python_dispatcher,
+    is_composite,
+    operator_name,
+    pytree,
+    writes,
+)
 
 aten = torch.ops.aten
 # Operators made of others that stay as they are. What else is made of others is decomposed.
 KEPT = frozenset(
     {aten.linear.default, aten.layer_norm.default, aten.matmul.default, aten.softmax.int, aten.sym_size.int}
 )
-COMPOSITE = "CompositeImplicitAutograd"
 # Of sizes, and what takes one of several results.
 PLAIN = frozenset(
     {operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, operator.mod, operator.getitem}
@@ -66,7 +70,7 @@ def _respell(graph: fx.Graph, node: fx.Node, spelling: Spelling) -> None:
         given = (made, *rest)
         with graph.inserting_before(node):
             made = graph.create_node(
-                "call_function", spelling.target, given, spelling.named, name=spelling.target._opname
+                "call_function", spelling.target, given, spelling.named, name=operator_name(spelling.target)
             )
         made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
@@ -77,8 +81,7 @@ def _stays(node: fx.Node) -> bool:
     target: Any = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return node.op == "call_function" and target in PLAIN
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target._name, COMPOSITE)
-    return not target._schema.is_mutable and (target in KEPT or not composite)
+    return not writes(target) and (target in KEPT or not is_composite(target))
 
 
 def _spelling(node: fx.Node) -> Spelling | None:

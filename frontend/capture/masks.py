@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from headrace.compat.torch import without_modes
 from headrace.ir import MaskKind, Window
 from headrace.ops.attention import visible
 
@@ -34,7 +34,7 @@ def read_mask(closure: Callable[..., object], local_size: int | None) -> tuple[M
         The kind and the inclusive window, or OPAQUE where the relation depends on more than the distance.
     """
     # The closure runs while the model is being traced; these evaluations must not enter the graph.
-    with _disable_current_modes():
+    with without_modes():
         if _captures(closure):
             return _chunks(closure)
         for wider in WIDENINGS:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from headrace.compat.torch import TorchDispatchMode, pytree
 
 # Reads a few rows of a large table: the rows are widened, not the table.
 LOOKUPS = (torch.ops.aten.embedding.default,)

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental import _config as shapes
 from torch.overrides import TorchFunctionMode
+
+from headrace.compat.torch import oblivious_sizes
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def any_length() -> Iterator[None]:
 
     It would ask for texts of three tokens at least. What depends on that length is how memory is laid out alone.
     """
-    with WholeRows(), shapes.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+    with WholeRows(), oblivious_sizes():
         yield
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from headrace import graphs
+from headrace.compat.torch import operator_name
 from headrace.errors import TraceError, non_finite
 from headrace.frontend.eager.run import special_ids
 from headrace.frontend.eager.signature import DECODED, CallSignature, call, hidden_rows, positions, sample
@@ -73,7 +74,7 @@ def read_positions(exported: ExportedProgram, offset: int, token: int) -> Positi
     while reached:
         index, added = reached.pop()
         for user in index.users:
-            name = getattr(user.target, "_opname", "")
+            name = operator_name(user.target, "")
             if user.target is torch.ops.aten.embedding.default and user.args[1] is index:
                 rows.append(int(user.args[0].meta["val"].shape[0]) - added)
             elif name == "add" and isinstance(user.args[1], int):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.utils import _pytree as pytree
+
+from headrace.compat.torch import pytree
 
 HALVES = (torch.bfloat16, torch.float16)
 SHORTER = {torch.float32: HALVES, torch.float64: (torch.float32, *HALVES)}

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._export.verifier import Verifier
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
-from torch.utils import _pytree as pytree
 
+from headrace.compat.torch import ExportVerifier, pytree, without_guards
 from headrace.graphs.signature import inputs_of
 from headrace.graphs.surgery import drop_assertions, drop_unused, fake_mode, measure_elsewhere
 
@@ -28,7 +27,7 @@ def rewrite(exported: ExportedProgram, edit: Edit, functional: bool = False) -> 
     """
     module = copy.deepcopy(exported.graph_module)
     edit(module.graph)
-    return _rebuilt(exported, module, keep=None, verifiers=[Verifier] if functional else None)
+    return _rebuilt(exported, module, keep=None, verifiers=[ExportVerifier] if functional else None)
 
 
 def keep_outputs(
@@ -107,7 +106,7 @@ def _rebuilt(
     module: fx.GraphModule,
     keep: tuple[int, ...] | None,
     optional: frozenset[str] = frozenset(),
-    verifiers: list[type[Verifier]] | None = None,
+    verifiers: list[type[ExportVerifier]] | None = None,
 ) -> ExportedProgram:
     module.graph.eliminate_dead_code()
     read = any(node.users for node in module.graph.nodes if node.op == "placeholder" and node.name in optional)
@@ -147,8 +146,7 @@ def _rebuilt(
         constants={name: value for name, value in exported.constants.items() if name in used},
         verifiers=verifiers or exported.verifiers,
     )
-    # What the trace learnt of sizes is spelt by the inputs' names, which a call checks.
-    made._guards_code = [guard for guard in made._guards_code if not any(f"'{name}'" in guard for name in unused)]
+    without_guards(made, unused)
     return made
 
 

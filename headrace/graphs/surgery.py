@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils import _pytree as pytree
+
+from headrace.compat.torch import enable_python_dispatcher, free_unbacked_symbols, operator_name, pytree
 
 SIZE = torch.ops.aten.sym_size.int
 # What a node's metadata says of the model's code that it comes from.
@@ -21,7 +20,7 @@ def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node | No
     Args:
         like: the node whose place in the model's code it takes.
     """
-    node: fx.Node = graph.create_node("call_function", target, args, name=getattr(target, "_opname", None))
+    node: fx.Node = graph.create_node("call_function", target, args, name=operator_name(target))
     node.meta |= {key: like.meta[key] for key in PLACE if key in like.meta} if like is not None else {}
     values = pytree.tree_map_only(fx.Node, lambda arg: arg.meta["val"], args)
     # Composite operators in C++ refuse symbolic sizes; their decompositions in Python do not.

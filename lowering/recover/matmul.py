@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import fx
 
+from headrace.compat.torch import operator_name
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -28,7 +30,7 @@ class Product:
 
 def product_of(node: fx.Node) -> Product | None:
     """The product that a node computes, None where it has another form."""
-    name, args = str(getattr(node.target, "_opname", "")), node.args
+    name, args = str(operator_name(node.target, "")), node.args
     if name == "einsum":
         return _einsum(node)
     left, right = args[1:3] if name == "baddbmm" else args[:2]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from headrace.compat.torch import operator_name
 from headrace.lowering.recover.matmul import Operand, Product, product_of
 
 # A score at or below this takes no weight: the exponential of it is zero beside any other.
@@ -80,7 +81,7 @@ class Unread(Exception):
 
 def name_of(node: fx.Node) -> str:
     """The operator's name without namespace and overload."""
-    return str(getattr(node.target, "_opname", ""))
+    return str(operator_name(node.target, ""))
 
 
 def hidden_attentions(graph: fx.Graph) -> list[fx.Node]:

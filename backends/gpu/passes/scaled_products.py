@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
+from headrace.compat.torch import scaled_mm
 from headrace.ops.quantized import LINEAR_FP8, rounded
 
 
@@ -22,7 +23,7 @@ def product(
     Sums are kept as the matrix units keep them, which is less than float32 and much faster (`use_fast_accum`), as
     torchao's dynamic float8 does.
     """
-    return torch._scaled_mm(rows, weight.t(), own, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True)
+    return scaled_mm(rows, weight.t(), own, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True)
 
 
 def with_scaled_products(graph: fx.Graph) -> None:

@@ -19,9 +19,9 @@ from headrace.backends.onnx import names
 from headrace.backends.onnx.export.finish import finish
 from headrace.backends.onnx.export.inputs import compute_positions, take_lengths
 from headrace.backends.onnx.export.simplify import simplify
-from headrace.backends.onnx.export.torchlib import translate
 from headrace.backends.onnx.export.translate import table
 from headrace.backends.onnx.profiles import Form, Profile
+from headrace.compat.torch_onnx import translate
 from headrace.errors import TargetError
 from headrace.ir import AttentionSpec, Program
 from headrace.ir.serialize import encode

@@ -16,9 +16,10 @@ from onnxscript import optimizer
 from onnxscript.rewriter import onnx_fusions
 
 from headrace import graphs
-from headrace.backends.onnx.export import simplify, torchlib
+from headrace.backends.onnx.export import simplify
 from headrace.backends.onnx.export.translate import table
 from headrace.backends.onnx.profiles import PROFILES
+from headrace.compat import torch_onnx
 from headrace.ir import Task
 from headrace.lowering.pipeline import prepare
 
@@ -43,7 +44,7 @@ def nodes(model: ir.Model) -> Iterator[tuple[Any, ...]]:
 
 def test_translations_are_those_of_torch(made: Any) -> None:
     program, (opset, translations) = made
-    mine = torchlib.translate(graphs.sparing(program.graph), opset, translations)
+    mine = torch_onnx.translate(graphs.sparing(program.graph), opset, translations)
     theirs: Any = torch.onnx.export(
         graphs.sparing(program.graph), (), dynamo=True, opset_version=opset, verbose=False, optimize=False,
         custom_translation_table=translations,
@@ -55,7 +56,7 @@ def test_translations_are_those_of_torch(made: Any) -> None:
 
 def test_a_graph_is_as_tidy_as_by_all_rules(made: Any) -> None:
     program, how = made
-    mine, theirs = (torchlib.translate(graphs.sparing(program.graph), *how) for _ in range(2))
+    mine, theirs = (torch_onnx.translate(graphs.sparing(program.graph), *how) for _ in range(2))
     before = len(mine.graph)
     simplify.simplify(mine)
     optimizer.optimize_ir(theirs)
@@ -68,7 +69,7 @@ def test_a_graph_is_as_tidy_as_by_all_rules(made: Any) -> None:
 
 def test_a_fused_node_stands_for_each_rotation(analysed: Any) -> None:
     program = prepare(analysed("mistral"), Task.EMBED)
-    model = torchlib.translate(graphs.sparing(program.graph), PROFILES["std"].written, table(PROFILES["std"]))
+    model = torch_onnx.translate(graphs.sparing(program.graph), PROFILES["std"].written, table(PROFILES["std"]))
     simplify.simplify(model)
     kinds = [node.op_type for node in model.graph]
     assert kinds.count("RotaryEmbedding") == 2 * kinds.count("Attention") > 0

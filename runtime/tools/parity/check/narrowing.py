@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch import fx
-from torch._ops import OpOverload
 
 from headrace import graphs
 from headrace.backends.interface import Backend
+from headrace.compat.torch import OpOverload, returns_views
 from headrace.graphs.provenance import provenance
 from headrace.ir import Layout, Program
 from headrace.lowering.optimise.observe import tappable
@@ -79,7 +79,7 @@ def _computes(node: fx.Node) -> bool:
     """Whether a node has values of its own: a view shows another's."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
-    return not any(result.alias_info for result in node.target._schema.returns)
+    return not returns_views(node.target)
 
 
 def _culprit(program: Program, name: str, between: tuple[str, str], times: float) -> Culprit:

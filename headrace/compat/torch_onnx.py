@@ -1,4 +1,4 @@
-"""torch.onnx with the translations of operators at hand. Only here are its private corners touched."""
+"""Private corners of torch.onnx: translating with the tables of operators at hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,104 @@
+"""Private corners of torch, under names of ours. What differs between versions is told apart here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._export.verifier import Verifier as ExportVerifier
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx.experimental import _config as shapes
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, free_unbacked_symbols
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+__all__ = [
+    "ConstraintViolationError",
+    "ExportVerifier",
+    "OpOverload",
+    "TorchDispatchMode",
+    "compile_package",
+    "enable_python_dispatcher",
+    "free_unbacked_symbols",
+    "is_composite",
+    "load_package",
+    "mark_dynamic",
+    "oblivious_sizes",
+    "operator_name",
+    "pytree",
+    "returns_views",
+    "scaled_mm",
+    "specialized_floats",
+    "without_guards",
+    "without_modes",
+    "writes",
+]
+COMPOSITE = "CompositeImplicitAutograd"
+# The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
+scaled_mm = torch._scaled_mm
+
+
+def operator_name(target: Any, default: str | None = None) -> str | None:
+    """The bare name of an operator, e.g. `linear`; `default` for what is none."""
+    return getattr(target, "_opname", default)
+
+
+def writes(target: OpOverload) -> bool:
+    """Whether the operator writes into one of its arguments."""
+    return bool(target._schema.is_mutable)
+
+
+def returns_views(target: OpOverload) -> bool:
+    """Whether a result shows the memory of an argument."""
+    return any(result.alias_info for result in target._schema.returns)
+
+
+def is_composite(target: OpOverload) -> bool:
+    """Whether the operator is made of others, for autograd too."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target._name, COMPOSITE))
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Run outside whatever traces at the moment: what is computed here enters no graph."""
+    return _disable_current_modes()
+
+
+def oblivious_sizes() -> AbstractContextManager[Any]:
+    """Export without guards on sizes that layouts of memory alone depend on."""
+    return shapes.patch(backed_size_oblivious=True)  # type: ignore[attr-defined, no-any-return]
+
+
+def without_guards(exported: ExportedProgram, names: Iterable[str]) -> None:
+    """Drop the guards of a call that name inputs which are gone: what the trace learnt of sizes is spelt by them."""
+    spelt = tuple(f"'{name}'" for name in names)
+    exported._guards_code = [guard for guard in exported._guards_code if not any(name in guard for name in spelt)]
+
+
+def compile_package(exported: ExportedProgram, path: Path) -> None:
+    """Compile a program ahead of time into a package of machine code."""
+    torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+
+
+def load_package(path: Path) -> Any:
+    """The callable of such a package."""
+    return torch._inductor.aoti_load_package(str(path))
+
+
+def mark_dynamic(value: Tensor, place: int, bounds: tuple[int, int] | None) -> None:
+    """Let a dimension vary in what is compiled: within the bounds, or as far as the guards allow."""
+    if bounds is None:
+        torch._dynamo.maybe_mark_dynamic(value, place)
+    else:
+        torch._dynamo.mark_dynamic(value, place, min=bounds[0], max=bounds[1])
+
+
+def specialized_floats() -> AbstractContextManager[Any]:
+    """Compile with the numbers of functions as constants, where torch would make an input of each."""
+    patched: AbstractContextManager[Any] = torch._dynamo.config.patch(specialize_float=True)
+    return patched
