@@ -7,6 +7,7 @@ from typing import cast
 
 from headrace.backends.interface import Backend
 from headrace.errors import TargetError, missing_library
+from headrace.target import AUTO, Target, parse_target
 
 TARGETS = {
     "reference": "headrace.backends.reference:Reference",
@@ -15,11 +16,11 @@ TARGETS = {
     "rocm": "headrace.backends.gpu.rocm:Rocm",
     "onnx": "headrace.backends.onnx.target:Onnx",
 }
-# Targets that run on one of several devices, named after a colon: onnx:cuda, rocm:gfx942.
-VARIANTS = frozenset({"onnx", "cuda", "rocm"})
+# Kinds that have variants and devices, which follow a colon: onnx:cuda, rocm:gfx942, cuda:1.
+PLACED = frozenset({"onnx", "cuda", "rocm"})
 
 
-def backend(target: str, *, compiles: bool = True) -> Backend:
+def backend(target: str | Target, *, compiles: bool = True) -> Backend:
     """The backend of a target, checked to run here; "auto" picks the best device present.
 
     Args:
@@ -28,16 +29,21 @@ def backend(target: str, *, compiles: bool = True) -> Backend:
     Raises:
         TargetError: no such target, or something that it needs is missing here.
     """
-    name, colon, variant = (preferred() if target == "auto" else str(target)).partition(":")
-    if name not in TARGETS or (colon and (not variant or name not in VARIANTS)):
-        raise TargetError(f"There is no target {target!r}. Choose from auto, {', '.join(TARGETS)}.")
-    module, attribute = TARGETS[name].split(":")
+    wanted = parse_target(preferred() if target == AUTO else target)
+    if wanted.kind not in TARGETS:
+        raise TargetError(f"There is no target {str(target)!r}. Choose from auto, {', '.join(TARGETS)}.")
+    if str(wanted) != wanted.kind and wanted.kind not in PLACED:
+        raise TargetError(
+            f"The target {wanted.kind} has neither variants nor devices, and {str(wanted)!r} names one. Write "
+            f'"{wanted.kind}"; those that have are {", ".join(sorted(PLACED))}.'
+        )
+    module, attribute = TARGETS[wanted.kind].split(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
-        found = cast(Backend, kind(variant) if variant else kind())
+        found = cast(Backend, kind(wanted.variant, wanted.device) if wanted.kind in PLACED else kind())
         found.check(compiles)
     except ImportError as error:
-        if (refusal := missing_library(error, f"The target {name}")) is None:
+        if (refusal := missing_library(error, f"The target {wanted.kind}")) is None:
             raise
         raise refusal from error
     return found

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.ir import Layout, Program
+from headrace.target import Target
 
 
 class Executable(Protocol):
@@ -33,6 +34,7 @@ class Backend(Protocol):
     """One target: says what it needs, and turns programs into executables."""
 
     name: str
+    """The kind of the target."""
     suffix: str
     """The file suffix of a saved executable."""
     dtypes: tuple[str, ...]
@@ -43,6 +45,11 @@ class Backend(Protocol):
     """Whether loading a saved executable runs machine code that lies in it."""
     layout: Layout
     """How sequences should lie; it compiles padded programs all the same, where a program admits nothing else."""
+
+    @property
+    def target(self) -> Target:
+        """The target that it was asked for as."""
+        ...
 
     @property
     def step_tokens(self) -> int:

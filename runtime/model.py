@@ -152,8 +152,8 @@ class CompiledModel:
 
     @property
     def target(self) -> str:
-        """The target that runs it."""
-        return self.engine.backend.name
+        """The target that runs it, e.g. `cpu` or `cuda:1`."""
+        return str(self.engine.backend.target)
 
     @property
     def dtype(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, fx
 
 from headrace import graphs
 from headrace.backends.gpu.cuda_graphs import Replays
+from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
 from headrace.backends.gpu.passes.fast_gelu import shorten
 from headrace.backends.gpu.passes.materialize import hold_waves
@@ -72,9 +73,13 @@ class OfGraph:
         self._exported, self._names = program.graph, program.signature.input_names
         self._lock = threading.Lock()
 
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Run on torch's current device."""
+        raise NotImplementedError
+
     def save(self, path: Path) -> None:
         """Write the graph and its weights."""
-        graphs.save(self._exported, path)
+        graphs.save(on_host(self._exported), path)
 
 
 class Padded(OfGraph):
@@ -149,6 +154,25 @@ class Packed(OfGraph):
         return output
 
 
+class Placed:
+    """An executable of one device among several, which each call makes torch's current one."""
+
+    def __init__(self, made: OfGraph, placed: Callable[[], AbstractContextManager[Any]]) -> None:
+        """`placed` makes the device current."""
+        self._made, self._placed = made, placed
+        self.calls, self.graphs = 0, made.graphs
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Run on the device."""
+        self.calls += 1
+        with self._placed():
+            return self._made(inputs)
+
+    def save(self, path: Path) -> None:
+        """Write the graph and its weights."""
+        self._made.save(path)
+
+
 def moved(given: Tensor) -> Tensor:
     """On the device, copied from pinned memory while that computes."""
     return given.pin_memory().to("cuda", non_blocking=True)
@@ -158,7 +182,7 @@ def _kernels(program: Program) -> fx.GraphModule:
     from headrace.backends.kernels.quantized_activation.match import with_rounded_activations
     from headrace.backends.kernels.use_kernels import with_kernels
 
-    module = graphs.flat_module(with_kernels(program.graph, family(torch.device("cuda"))))
+    module = graphs.flat_module(with_kernels(program.graph, family(current())))
     with_rounded_activations(module.graph)
     with_scaled_products(module.graph)
     shorten(module.graph)

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from headrace.backends.gpu.architecture import Architecture
 from headrace.backends.gpu.cuda_graphs import LONGEST, SHORT_ROWS
+from headrace.backends.gpu.device import current
 from headrace.backends.inductor.precision import PRECISION
 from headrace.backends.kernels.linear_activation.match import activations
 from headrace.backends.kernels.linear_activation.op import FEW
@@ -87,7 +88,7 @@ def _attention(program: Program, padded: str) -> Choice:
 
 def _activations(program: Program, architecture: Architecture | None) -> Iterator[Choice]:
     """The layers that a kernel of ours computes with their activation."""
-    name = architecture.name if architecture else family(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    name = architecture.name if architecture else family(current()) if torch.cuda.is_available() else ""
     count = sum(1 for _ in activations(program.graph.graph)) if program.form.layout is Layout.PACKED else 0
     if count and name in PRODUCTS:
         yield Choice(

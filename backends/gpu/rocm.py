@@ -11,6 +11,7 @@ import importlib.util
 import torch
 
 from headrace.backends.gpu.architecture import of_vendor
+from headrace.backends.gpu.device import current
 from headrace.backends.gpu.target import Gpu
 from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions, plain_attention
 from headrace.backends.interface import Executable
@@ -57,7 +58,7 @@ class Rocm(Gpu):
                 f"The target rocm needs an AMD GPU, and torch (for ROCm {torch.version.hip}) sees none. See whether "
                 f"rocminfo lists one, and whether you may open /dev/kfd (the groups render and video), {other}"
             )
-        known, found = of_vendor(self.vendor), family(torch.device("cuda"))
+        known, found = of_vendor(self.vendor), family(current())
         if found not in known:
             raise TargetError(
                 f"The target rocm runs on {', '.join(f'{one} ({one.cards})' for one in known.values())}; "

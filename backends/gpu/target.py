@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, fx
-from torch.export import ExportedProgram
-from torch.export.passes import move_to_device_pass
+from torch import Tensor
 
-from headrace import graphs
 from headrace.backends.gpu.architecture import ARCHITECTURES, of_vendor
-from headrace.backends.gpu.executable import Host, Packed, Padded
+from headrace.backends.gpu.device import current, on_device
+from headrace.backends.gpu.executable import Host, Packed, Padded, Placed
 from headrace.backends.gpu.plan import Choice, plan
 from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions
 from headrace.backends.interface import Executable
 from headrace.backends.kernels.tuning import family
 from headrace.errors import TargetError
 from headrace.ir import Layout, Program
+from headrace.target import Target
 
 if TYPE_CHECKING:
     from headrace.backends.kernels.compile.aot import Kernel
@@ -45,27 +45,52 @@ class Gpu:
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 
-    def __init__(self, architecture: str | None = None) -> None:
+    def __init__(self, architecture: str | None = None, device: int | None = None) -> None:
         """For the device that is here; or for an architecture by name, and then up to its compiled kernels anywhere.
+
+        Args:
+            device: which one of several, by number; None is torch's current one.
 
         Raises:
             TargetError: no such architecture is known.
         """
+        self.device = device
         known = of_vendor(self.vendor)
         if architecture is not None and architecture not in known:
             raise TargetError(f"{self.name} knows no architecture {architecture!r}. Choose from {', '.join(known)}.")
         self.architecture = known[architecture] if architecture else None
 
+    @property
+    def target(self) -> Target:
+        """With the device that was asked for."""
+        return Target(self.name, devices=() if self.device is None else (self.device,))
+
     def check(self, compiles: bool) -> None:
         """A device must be here that runs it, unless an architecture is named and nothing is to run here."""
         if self.architecture is None or compiles:
-            self.require_device()
-            here = family(torch.device("cuda"))
+            with self.placed():
+                self.require_device()
+                here = family(current())
             if self.architecture is not None and here != self.architecture.name:
                 raise TargetError(
                     f"{self.name}:{self.architecture} was asked for, and the device here is {here}. Leave the "
                     f"architecture out, or compile kernels alone: {self.elsewhere}."
                 )
+
+    def placed(self) -> AbstractContextManager[Any]:
+        """What runs within has the target's device for torch's current one.
+
+        Raises:
+            TargetError: the machine has fewer devices.
+        """
+        if self.device is None or not torch.cuda.is_available():  # the latter is refused where a device is needed
+            return nullcontext()
+        if self.device >= (count := torch.cuda.device_count()):
+            raise TargetError(
+                f"The target {self.name}:{self.device} names a device that is not here: torch sees {count}, from "
+                f"{self.name}:0 to {self.name}:{count - 1}."
+            )
+        return torch.cuda.device(self.device)
 
     def require_device(self) -> None:
         """Raise a TargetError that names the remedy where no device is here that runs the target."""
@@ -85,7 +110,8 @@ class Gpu:
         """
         from headrace.backends.kernels.compile.aot import kernels
 
-        name = self.architecture.name if self.architecture else family(torch.device("cuda"))
+        with self.placed():
+            name = self.architecture.name if self.architecture else family(current())
         if name not in ARCHITECTURES:
             raise TargetError(f"{name} is in no table of ours; name one: {', '.join(of_vendor(self.vendor))}.")
         return kernels(program, ARCHITECTURES[name])
@@ -100,31 +126,20 @@ class Gpu:
 
     def fetch(self, output: Tensor | Host) -> Host:
         """Begin to copy the output to the host, where the executable has not done so itself."""
-        return output if isinstance(output, Host) else Host(output)
+        with self.placed():
+            return output if isinstance(output, Host) else Host(output)
 
     def compile(self, program: Program) -> Executable:
         """Move the program to the device and compile it."""
-        return self._compiled(program.with_(exported=on_device(program)))
-
-    def _compiled(self, moved: Program) -> Executable:
-        if moved.form.layout is Layout.PADDED:
-            return Padded(moved, self.decompositions)
-        return Packed(moved, self.step_tokens)
+        with self.placed():
+            moved = program.with_(exported=on_device(program.graph))
+            if moved.form.layout is Layout.PADDED:
+                made: Padded | Packed = Padded(moved, self.decompositions)
+            else:
+                made = Packed(moved, self.step_tokens)
+        return made if self.device is None else Placed(made, self.placed)
 
     def load(self, path: Path, program: Program) -> Executable:
         """Compile anew from the saved graph, which Inductor's cache makes short."""
         self.check(compiles=True)
-        return self._compiled(program.with_(exported=torch.export.load(path)))
-
-
-def on_device(program: Program) -> ExportedProgram:
-    """A copy of the graph on the GPU."""
-
-    def elsewhere(graph: fx.Graph) -> None:
-        for node in list(graph.nodes):
-            if node.target is torch.ops.aten._assert_tensor_metadata.default:
-                graph.erase_node(node)  # it names the device that the trace ran on
-            else:  # torch's own pass sees a device that is a keyword, and no other
-                node.args = tuple(torch.device("cuda") if isinstance(arg, torch.device) else arg for arg in node.args)
-
-    return move_to_device_pass(graphs.rewrite(program.graph, elsewhere), "cuda")
+        return self.compile(program.with_(exported=torch.export.load(path)))

@@ -11,14 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.ir import Layout
+from headrace.target import Target
 
 
 class OnTensors:
     """Executables take and return tensors of torch, on the CPU; saved ones are packages of compiled code."""
 
+    name: str
     libraries: tuple[str, ...] = ("torch",)
     runs_code = True
     layout = Layout.PADDED
+
+    @property
+    def target(self) -> Target:
+        """The host."""
+        return Target(self.name)
 
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a contiguous tensor."""

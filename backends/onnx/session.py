@@ -38,15 +38,26 @@ NVIDIA = frozenset({PROVIDERS["tensorrt"], PROVIDERS["cuda"]})
 FIXED, KEPT = frozenset({PROVIDERS["migraphx"]}), 16
 
 
-def find_providers(wish: str | None) -> tuple[str, ...]:
+def find_providers(wish: str | None, device: int | None = None) -> tuple[str, ...]:
     """The providers to try in order: the one wished for, else every one that this onnxruntime was built with.
+
+    Args:
+        device: the number of the device that they shall run on, which leaves the host's out.
 
     Raises:
         TargetError: no such provider, or not in this onnxruntime.
     """
     built = onnxruntime.get_available_providers()
     if wish is None:
-        return tuple(name for name in PROVIDERS.values() if name in built)
+        found = tuple(name for name in PROVIDERS.values() if name in built and (device is None or name != HOST))
+        if not found:
+            raise TargetError(
+                f"onnx:{device} names a device, and this onnxruntime ({onnxruntime.__version__}) has providers for the "
+                'host alone. Use target="onnx", or for NVIDIA: pip install "headrace[gpu]".'
+            )
+        return found
+    if device is not None and wish == "cpu":
+        raise TargetError(f"onnx:cpu:{device} names a device, and that provider runs on the host. Leave it out.")
     if wish not in PROVIDERS:
         raise TargetError(f"There is no target 'onnx:{wish}'. Choose from {', '.join(f'onnx:{p}' for p in PROVIDERS)}.")
     if PROVIDERS[wish] not in built:
@@ -60,19 +71,22 @@ def find_providers(wish: str | None) -> tuple[str, ...]:
 class Session:
     """One model file on the best provider that takes it."""
 
-    def __init__(self, path: Path, providers: Sequence[str], mapped: bool = False) -> None:
+    def __init__(
+        self, path: Path, providers: Sequence[str], mapped: bool = False, device: int | None = None
+    ) -> None:  # fmt: skip
         """Load the file; each provider is tried in turn, and believed only when the session itself names it.
 
         Args:
             mapped: read weights that lie in a file of their own from there, as they are needed, rather than copy them
                 to the order that the CPU multiplies fastest.
+            device: the number of the providers' device, None for their first.
 
         Raises:
             ArtifactError: onnxruntime cannot read the file, or is too old to answer right.
             TargetError: no provider took it.
         """
-        self.path = path
-        self._inner, self.provider = _opened(path, providers, mapped=mapped)
+        self.path, self._device = path, device
+        self._inner, self.provider = _opened(path, providers, mapped=mapped, device=device)
         _require_runtime(path, self._inner.get_modelmeta().custom_metadata_map.get(names.METADATA, "{}"))
         self._fixed = OrderedDict[tuple[int, int], onnxruntime.InferenceSession]()
         self.inputs = {value.name: value.type for value in self._inner.get_inputs()}
@@ -96,7 +110,7 @@ class Session:
         """A session whose dimensions are fixed; the least recently used goes where there are too many."""
         if (batch, length) not in self._fixed:
             shape = {names.BATCH: batch, names.SEQUENCE: length}
-            self._fixed[batch, length], _ = _opened(self.path, (self.provider,), shape)
+            self._fixed[batch, length], _ = _opened(self.path, (self.provider,), shape, device=self._device)
             if len(self._fixed) > KEPT:
                 self._fixed.popitem(last=False)
         self._fixed.move_to_end((batch, length))
@@ -120,14 +134,23 @@ def _run(
     return found
 
 
+def _provider_options(name: str, device: int | None) -> dict[str, str]:
+    placed = {"device_id": str(device)} if device is not None and name != HOST else {}
+    return OPTIONS.get(name, {}) | placed
+
+
 def _opened(
-    path: Path, providers: Sequence[str], shape: Mapping[str, int] | None = None, mapped: bool = False
+    path: Path,
+    providers: Sequence[str],
+    shape: Mapping[str, int] | None = None,
+    mapped: bool = False,
+    device: int | None = None,
 ) -> tuple[onnxruntime.InferenceSession, str]:
     refused = []
     if NVIDIA & set(providers):
         _load_libraries()
     for provider in providers:
-        chosen = [(name, OPTIONS.get(name, {})) for name in dict.fromkeys((provider, HOST))]
+        chosen = [(name, _provider_options(name, device)) for name in dict.fromkeys((provider, HOST))]
         try:
             session = onnxruntime.InferenceSession(str(path), _options(shape or {}, mapped), providers=chosen)
         except Exception as error:  # onnxruntime's exceptions share no class

@@ -15,6 +15,7 @@ from headrace.backends.onnx import names
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.backends.onnx.session import HOST, Executable, Session, find_providers
 from headrace.ir import Layout, Program
+from headrace.target import Target
 
 # A file of protocol buffers ends at 2 GiB; well before that, weights are better mapped from a file of their own.
 EXTERNAL_FROM = 1 << 30
@@ -32,10 +33,15 @@ class Onnx:
     runs_code = False
     layout = Layout.PADDED
 
-    def __init__(self, provider: str | None = None) -> None:
-        """`provider` is one of `PROVIDERS`, None for the best."""
-        self._providers = find_providers(provider)
+    def __init__(self, provider: str | None = None, device: int | None = None) -> None:
+        """`provider` is one of `PROVIDERS`, None for the best; `device` is one of several, by its number."""
+        self._providers, self._device = find_providers(provider, device), device
         self._sessions: dict[Path, Session] = {}
+
+    @property
+    def target(self) -> Target:
+        """With the device that was asked for."""
+        return Target(self.name, devices=() if self._device is None else (self._device,))
 
     @property
     def step_tokens(self) -> int:
@@ -64,10 +70,11 @@ class Onnx:
         folder = tempfile.TemporaryDirectory(prefix="headrace-")
         path = Path(folder.name) / f"{program.signature.outputs[0].kind}.onnx"
         write(build(program, PROFILES["std"]), path, EXTERNAL_FROM)
-        return Executable(Session(path, self._providers), names.OUTPUTS[program.signature.outputs[0].kind], keep=folder)
+        output = names.OUTPUTS[program.signature.outputs[0].kind]
+        return Executable(Session(path, self._providers, device=self._device), output, keep=folder)
 
     def load(self, path: Path, program: Program) -> Executable:
         """Load a file, or take another output of one that is loaded."""
         if path not in self._sessions:
-            self._sessions[path] = Session(path, self._providers)
+            self._sessions[path] = Session(path, self._providers, device=self._device)
         return Executable(self._sessions[path], names.OUTPUTS[program.signature.outputs[0].kind])

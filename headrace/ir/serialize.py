@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+T = typing.TypeVar("T")
 # The metadata of a field whose own fields are written beside the others': how facts are grouped is no part of the form.
 INLINE = {"inline": True}
 
@@ -33,6 +34,10 @@ def _encode_dataclass(value: Any) -> dict[str, Any]:
     return made
 
 
+@typing.overload
+def decode(kind: type[T], data: Any) -> T: ...
+@typing.overload
+def decode(kind: Any, data: Any) -> Any: ...
 def decode(kind: Any, data: Any) -> Any:
     """The fact of type `kind` that `encode` turned into `data`.
 

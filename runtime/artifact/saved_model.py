@@ -25,6 +25,7 @@ from headrace.runtime.engine.engine import Lane
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import require_known_state, state_for
 from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
+from headrace.target import AUTO, parse_target
 
 TOKENIZER = "tokenizer"
 
@@ -102,7 +103,7 @@ def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
         program = decode(Program, manifest["program"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
-    if program.route is None:
+    if program.decision.route is None:
         raise ArtifactError(f"{folder}/{MANIFEST} says of no state that runs the model. Save the model again.")
     return program, manifest
 
@@ -119,9 +120,9 @@ def _lane(folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], ba
 
 def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:
     made = str(manifest["target"])
-    if target != "auto" and str(target).split(":", maxsplit=1)[0] != made:
+    if target != AUTO and parse_target(target).kind != made:
         raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
-    return find_backend(made if target == "auto" else target, compiles=False)
+    return find_backend(made if target == AUTO else target, compiles=False)
 
 
 def _check_libraries(folder: Path, libraries: Any) -> None:

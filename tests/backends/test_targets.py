@@ -47,3 +47,58 @@ def test_auto(cuda: str | None, hip: str | None, there: bool, target: str, monke
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     assert preferred() == target
+
+
+def test_what_takes_no_device() -> None:
+    with pytest.raises(TargetError, match=r"The target cpu has neither variants nor devices, and 'cpu:1' names one"):
+        backend("cpu:1")
+    with pytest.raises(TargetError, match=r"'reference:fast'"):
+        backend("reference:fast")
+    with pytest.raises(TargetError, match="There is no target 'tpu:1'"):
+        backend("tpu:1")
+    with pytest.raises(TargetError, match="names 2 devices, and a model runs on one"):
+        backend("cuda:0-1")
+
+
+def _two_devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with two GPUs, as far as asking goes; what was made torch's current device, in order."""
+    current, made = [0], list[int]()
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            self.before, current[0] = current[0], self.index
+            made.append(self.index)
+
+        def __exit__(self, *_: object) -> None:
+            current[0] = self.before
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    # The second is the newer one.
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: ((7, 5), (9, 0))[current[0]])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: ("Tesla T4", "NVIDIA H200")[current[0]])
+    monkeypatch.setattr("headrace.backends.gpu.target.family", lambda device: f"sm{90 if device.index else 75}")
+    return made
+
+
+def test_the_second_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _two_devices(monkeypatch)
+    second = backend("cuda:1", compiles=False)
+    assert (second.name, str(second.target), made) == ("cuda", "cuda:1", [1])
+    with pytest.raises(TargetError, match=r"Tesla T4 has 7\.5"):
+        backend("cuda:0")
+    with pytest.raises(
+        TargetError, match=r"cuda:2 names a device that is not here: torch sees 2, from cuda:0 to cuda:1"
+    ):
+        backend("cuda:2")
+
+
+def test_onnx_on_a_device() -> None:
+    with pytest.raises(TargetError, match="onnx:cpu:1 names a device"):
+        backend("onnx:cpu:1", compiles=False)

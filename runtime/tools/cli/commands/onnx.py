@@ -11,6 +11,7 @@ from headrace.errors import ArtifactError, InputError
 from headrace.ir.serialize import decode
 from headrace.runtime.artifact.manifest import check_files, read_manifest
 from headrace.runtime.tools.inspect.tables import aligned
+from headrace.target import parse_target
 
 
 def describe(folder: Path) -> str:
@@ -57,7 +58,8 @@ def checked(folder: Path, target: str = "onnx") -> Iterator[tuple[bool, str]]:
     manifest = read_manifest(folder)
     if not manifest["export"]:
         raise ArtifactError(f"{folder} is no exported model, so it holds no recorded answers. `headrace export` does.")
-    if str(target).partition(":")[0] != manifest["target"]:
+    where = parse_target(target)
+    if where.kind != manifest["target"]:
         raise InputError(
             f"{folder} is an {manifest['target']} model, which target={target!r} does not run. Leave it out."
         )
@@ -73,9 +75,9 @@ def checked(folder: Path, target: str = "onnx") -> Iterator[tuple[bool, str]]:
     report = decode(Report, json.loads((folder / manifest["export"]["report"]).read_text()))
     lanes = [decode(Program, lane["program"]) for lane in manifest["lanes"].values()]
     file = next(lane["file"] for lane in manifest["lanes"].values())
-    session = Session(folder / file, find_providers(target.partition(":")[2] or None))
+    session = Session(folder / file, find_providers(where.variant, where.device), device=where.device)
     yield True, f"provider: {session.provider}"
-    outputs = {names.OUTPUTS[output.kind]: output for lane in lanes for output in lane.outputs}
+    outputs = {names.OUTPUTS[output.kind]: output for lane in lanes for output in lane.signature.outputs}
     for case in report.cases:
         found = replay(case, session, outputs)
         yield report.bound.holds(found), f"{case}: {report.bound.words(found)}"
