@@ -43,5 +43,5 @@ def test_devices_that_are_none() -> None:
 def test_one_device() -> None:
     assert parse_target("cuda").device is None
     assert parse_target("cuda:1").device == 1
-    with pytest.raises(TargetError, match="names 4 devices, and a model runs on one.*cuda:0, cuda:1"):
+    with pytest.raises(TargetError, match=r"names 4 devices, and a model runs on one.*cuda:0, cuda:1"):
         _ = parse_target("cuda:0-3").device
