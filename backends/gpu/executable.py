@@ -22,9 +22,7 @@ from headrace import graphs
 from headrace.backends.gpu.cuda_graphs import Replays
 from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
-from headrace.backends.gpu.passes.fast_gelu import shorten
-from headrace.backends.gpu.passes.materialize import hold_waves
-from headrace.backends.gpu.passes.scaled_products import with_scaled_products
+from headrace.backends.gpu.passes.scaled_products import ScaleProducts
 from headrace.backends.gpu.plan import capturable
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
@@ -32,6 +30,7 @@ from headrace.backends.kernels.tuning import family
 from headrace.compat.torch import ConstraintViolationError, mark_dynamic, specialized_floats
 from headrace.feed import draw
 from headrace.graphs import HALVES
+from headrace.graphs.passes import run_graph_passes
 from headrace.ir import OFFSETS, TARGET, Program
 
 # What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
@@ -94,7 +93,7 @@ class Padded(OfGraph):
         super().__init__(program)
         with quiet(), exact(), torch.no_grad():
             module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
-            with_scaled_products(module.graph)
+            run_graph_passes(module.graph, (ScaleProducts(),))
             self._run = _compiled(module, program, lambda: sample_batch(program), LONGEST)
 
     @torch.no_grad()
@@ -179,14 +178,12 @@ def moved(given: Tensor) -> Tensor:
 
 
 def _kernels(program: Program) -> fx.GraphModule:
-    from headrace.backends.kernels.quantized_activation.match import with_rounded_activations
-    from headrace.backends.kernels.use_kernels import with_kernels
+    # Here: a padded program needs none of our kernels, nor Triton.
+    from headrace.backends.gpu.pipeline import compiler_passes
+    from headrace.backends.kernels.pipeline import with_kernels
 
     module = graphs.flat_module(with_kernels(program.graph, family(current())))
-    with_rounded_activations(module.graph)
-    with_scaled_products(module.graph)
-    shorten(module.graph)
-    hold_waves(module.graph)
+    run_graph_passes(module.graph, compiler_passes())
     return module
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import fx
-from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.backends.kernels import pooling  # noqa: F401 - registers the operators
 from headrace.backends.kernels.attention.op import Form, tile_rows, tuning_for
-from headrace.backends.kernels.linear_activation.match import with_activations
-from headrace.backends.kernels.rotary.match import with_rotations
-from headrace.backends.kernels.tuning import PRODUCTS, Blocks
+from headrace.backends.kernels.tuning import Blocks
 from headrace.ir import OFFSETS, Window
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 
@@ -20,36 +19,36 @@ ATTENTION_TRITON = torch.ops.headrace.attention_varlen_triton.default
 POOL_TRITON = torch.ops.headrace.pool_varlen_triton.default
 
 
-def with_kernels(exported: ExportedProgram, family: str) -> ExportedProgram:
-    """The graph with our kernels for its packed operators. The tiles of a batch are listed once and shared.
+@dataclass(frozen=True)
+class UseKernels:
+    """Packed attention and pooling are our kernels. The tiles of a batch are listed once and shared.
 
-    Args:
+    Attributes:
         family: the architecture whose tunings they take, as `tuning.family` names it.
     """
-    return graphs.rewrite(exported, lambda graph: _swap(graph, family))
 
+    family: str
+    name: str = "use-kernels"
 
-def _swap(graph: fx.Graph, family: str) -> None:
-    with_rotations(graph)
-    if family in PRODUCTS:
-        with_activations(graph, family)
-    given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    offsets, ids = given[OFFSETS], given["input_ids"]
-    first = next(node for node in graph.nodes if node.op != "placeholder")
-    with graph.inserting_before(first):
-        tokens = graphs.call(graph, torch.ops.aten.sym_size.int, (ids, 1))
-    tiles: dict[int, fx.Node] = {}
-    for node in list(graph.nodes):
-        if node.target is ATTENTION_VARLEN:
-            blocks, rows = _tuned(node, family)
-            if rows not in tiles:
-                with graph.inserting_after(tokens):
-                    tiles[rows] = graphs.call(graph, TILES, (offsets, tokens, rows))
-            _replace(graph, node, _attention(graph, node, tiles[rows], blocks))
-        elif node.target is POOL_VARLEN:
-            with graph.inserting_before(node):
-                pooled = graphs.call(graph, POOL_TRITON, node.args)
-            _replace(graph, node, pooled)
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put them there."""
+        given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+        offsets, ids = given[OFFSETS], given["input_ids"]
+        first = next(node for node in graph.nodes if node.op != "placeholder")
+        with graph.inserting_before(first):
+            tokens = graphs.call(graph, graphs.SIZE, (ids, 1))
+        tiles: dict[int, fx.Node] = {}
+        for node in list(graph.nodes):
+            if node.target is ATTENTION_VARLEN:
+                blocks, rows = _tuned(node, self.family)
+                if rows not in tiles:
+                    with graph.inserting_after(tokens):
+                        tiles[rows] = graphs.call(graph, TILES, (offsets, tokens, rows))
+                _replace(graph, node, _attention(graph, node, tiles[rows], blocks))
+            elif node.target is POOL_VARLEN:
+                with graph.inserting_before(node):
+                    pooled = graphs.call(graph, POOL_TRITON, node.args)
+                _replace(graph, node, pooled)
 
 
 def _tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:

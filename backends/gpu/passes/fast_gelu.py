@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, fx
 
@@ -31,9 +33,15 @@ def erf_gelu(x: Tensor) -> Tensor:
     return (torch.relu(value) - size * (series * torch.exp(value * value * -0.5))).to(x.dtype)
 
 
-def shorten(graph: fx.Graph) -> None:
-    """Put `erf_gelu` for every erf GELU of a half-precision tensor."""
-    for node in graph.nodes:
-        exact = node.target is GELU and node.kwargs.get("approximate", "none") == "none"
-        if exact and node.args[0].meta["val"].dtype in HALVES:
-            node.target, node.kwargs = erf_gelu, {}
+@dataclass(frozen=True)
+class FastGelu:
+    """Every erf GELU of a half-precision tensor is `erf_gelu`."""
+
+    name: str = "fast-gelu"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put it there."""
+        for node in graph.nodes:
+            exact = node.target is GELU and node.kwargs.get("approximate", "none") == "none"
+            if exact and node.args[0].meta["val"].dtype in HALVES:
+                node.target, node.kwargs = erf_gelu, {}

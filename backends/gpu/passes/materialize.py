@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, fx
 
@@ -21,17 +23,24 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-def hold_waves(graph: fx.Graph) -> None:
+@dataclass(frozen=True)
+class MaterializeWaves:
     """Cosines and sines of positions, one a token, are computed once and not again for every head of every layer."""
-    for node in list(graph.nodes):
-        # With a fourth dimension they would have heads already.
-        if node.target in WAVES and len(node.meta["val"].shape) <= 3:
-            _hold(graph, _last(node))
+
+    name: str = "materialize-waves"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Hold what is read often."""
+        for node in list(graph.nodes):
+            # With a fourth dimension they would have heads already.
+            if node.target in WAVES and len(node.meta["val"].shape) <= 3:
+                _hold(graph, _last(node))
 
 
 def _hold(graph: fx.Graph, node: fx.Node) -> None:
     with graph.inserting_after(node):
         held = graph.call_function(torch.ops.headrace.hold.default, (node,))
+    held.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(held, delete_user_cb=lambda user: user is not held)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, fx
 
@@ -26,8 +28,14 @@ def product(
     return scaled_mm(rows, weight.t(), own, scale[None], bias=bias, out_dtype=dtype, use_fast_accum=True)
 
 
-def with_scaled_products(graph: fx.Graph) -> None:
-    """Put `scaled_product` for every `linear_fp8`."""
-    for node in graph.nodes:
-        if node.target is LINEAR_FP8:
-            node.target = scaled_product
+@dataclass(frozen=True)
+class ScaleProducts:
+    """Every `linear_fp8` is `scaled_product`."""
+
+    name: str = "scale-products"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put it there."""
+        for node in graph.nodes:
+            if node.target is LINEAR_FP8:
+                node.target = scaled_product

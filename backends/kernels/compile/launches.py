@@ -13,11 +13,12 @@ from headrace.backends.kernels.attention.op import Form, attended, listed
 from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
+from headrace.backends.kernels.pipeline import with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.rotary.match import ROTATE
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
-from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, POOL_TRITON, TILES, with_kernels
+from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, POOL_TRITON, TILES
 from headrace.ir import AttentionSpec, Program, Window
 
 

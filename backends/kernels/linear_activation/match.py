@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import fx
 
 from headrace import graphs
 from headrace.backends.kernels.linear_activation.op import ALIGNED
+from headrace.backends.kernels.tuning import PRODUCTS
 from headrace.graphs import HALVES
 
 aten = torch.ops.aten
@@ -38,18 +40,28 @@ class Activated(NamedTuple):
     late: bool
 
 
-def with_activations(graph: fx.Graph, family: str) -> None:
-    """Put one operator for each layer and its activation.
+@dataclass(frozen=True)
+class FuseLinearActivation:
+    """Each layer and its activation is one operator, on the architectures that have a tuning for it.
 
-    Args:
-        family: an architecture of `tuning.PRODUCTS`.
+    Attributes:
+        family: the architecture, as `tuning.family` names it.
     """
-    for found in list(activations(graph)):
-        x, weight, *bias = found.linear.args
-        with graph.inserting_before(found.last):
-            arguments = (x, weight, bias[0] if bias else None, found.kind, found.gated, found.late, family)
-            made = graphs.call(graph, LINEAR_ACTIVATED, arguments)
-        found.last.replace_all_uses_with(made)
+
+    family: str
+    name: str = "fuse-linear-activation"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put one in the place of each such pair."""
+        if self.family not in PRODUCTS:
+            return
+        for found in list(activations(graph)):
+            x, weight, *bias = found.linear.args
+            with graph.inserting_before(found.last):
+                arguments = (x, weight, bias[0] if bias else None, found.kind, found.gated, found.late, self.family)
+                made = graphs.call(graph, LINEAR_ACTIVATED, arguments)
+            found.last.replace_all_uses_with(made)
+        graph.eliminate_dead_code()
 
 
 def activations(graph: fx.Graph, layer: Any = LINEAR) -> Iterator[Activated]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, fx
 
 from headrace.backends.gpu.passes.scaled_products import product
-from headrace.backends.kernels.linear_activation.match import activations
+from headrace.backends.kernels.linear_activation.match import Activated, activations
 from headrace.backends.kernels.quantized_activation.op import WIDEST
 from headrace.ops.quantized import LINEAR_FP8
 
@@ -21,19 +23,31 @@ def activated_product(
     return product(rows, own, weight, scale, bias, y.dtype).reshape(*y.shape[:-1], weight.shape[0])
 
 
-def with_rounded_activations(graph: fx.Graph) -> None:
-    """Put `activated_product` for each such pair. Inductor goes over a row three times where it is wider than 1024."""
-    for found in list(activations(graph, LINEAR_FP8)):
-        reader = _reader(found.last)
-        if reader is None or found.last.meta["val"].shape[-1] > WIDEST:
-            continue
-        with graph.inserting_before(reader):
-            arguments = (found.linear, found.kind, found.gated, found.late, *reader.args[1:])
-            made = graph.call_function(activated_product, arguments)
-        made.meta["val"] = reader.meta["val"]
-        reader.replace_all_uses_with(made)
-        graph.erase_node(reader)
-    graph.eliminate_dead_code()
+@dataclass(frozen=True)
+class FuseQuantizedActivation:
+    """Each activation that goes into a product in eight bits alone is an `activated_product` with it.
+
+    Inductor goes over a row three times where it is wider than 1024.
+    """
+
+    name: str = "fuse-quantized-activation"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put one in the place of each such pair."""
+        for found in list(activations(graph, LINEAR_FP8)):
+            reader = _reader(found.last)
+            if reader is not None and found.last.meta["val"].shape[-1] <= WIDEST:
+                _fuse(graph, found, reader)
+        graph.eliminate_dead_code()
+
+
+def _fuse(graph: fx.Graph, found: Activated, reader: fx.Node) -> None:
+    with graph.inserting_before(reader):
+        arguments = (found.linear, found.kind, found.gated, found.late, *reader.args[1:])
+        made = graph.call_function(activated_product, arguments)
+    made.meta["val"] = reader.meta["val"]
+    reader.replace_all_uses_with(made)
+    graph.erase_node(reader)
 
 
 def _reader(node: fx.Node) -> fx.Node | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,15 +19,22 @@ ROTATE = torch.ops.headrace.rotate.default
 Node = Any  # an fx.Node: what its arguments are is asked for at every step
 
 
-def with_rotations(graph: fx.Graph) -> None:
-    """Put one operator for each encoding of `[1, H, T, D]` that is a transposed `[1, T, H, D]`."""
-    for node in list(graph.nodes):
-        if node.target is ADD and (found := _rotation(node)) is not None:
-            x, cos, sin = found
-            source, weight, eps = _norm(x) or (x, None, 0.0)
-            last = _only_user(node, COPY) or node
-            if last.meta["val"].dtype == source.meta["val"].dtype and source.meta["val"].stride(-1) == 1:
-                _replace(graph, last, source, cos, sin, weight, eps)
+@dataclass(frozen=True)
+class FuseRotary:
+    """Each encoding of `[1, H, T, D]` that is a transposed `[1, T, H, D]` is one operator, its norm with it."""
+
+    name: str = "fuse-rotary"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put one in the place of each."""
+        for node in list(graph.nodes):
+            if node.target is ADD and (found := _rotation(node)) is not None:
+                x, cos, sin = found
+                source, weight, eps = _norm(x) or (x, None, 0.0)
+                last = _only_user(node, COPY) or node
+                if last.meta["val"].dtype == source.meta["val"].dtype and source.meta["val"].stride(-1) == 1:
+                    _replace(graph, last, source, cos, sin, weight, eps)
+        graph.eliminate_dead_code()
 
 
 def _replace(graph: fx.Graph, last: Node, x: Node, cos: Node, sin: Node, weight: Any, eps: float) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headrace import graphs
 from headrace.backends.gpu import executable
-from headrace.backends.gpu.passes.scaled_products import scaled_product, with_scaled_products
+from headrace.backends.gpu.passes.scaled_products import ScaleProducts, scaled_product
 from headrace.ir import Axis, Input, Layout, Task
 from headrace.lowering.forms.packed import packed_inputs
 from headrace.lowering.optimise.quantize import QuantizeLinear
@@ -96,7 +96,7 @@ def test_a_program_in_its_terms(name: str, layout: Layout, stand_in: None, analy
     """GPT-2's weights lie across, and its first layers are none of `aten.linear`."""
     program = QuantizeLinear(least=32)(prepare(analysed(name), Task.EMBED, layout))
     module = graphs.flat_module(program.graph)
-    with_scaled_products(module.graph)
+    ScaleProducts()(module.graph)
     module.recompile()
     targets = [node.target for node in module.graph.nodes]
     assert targets.count(scaled_product) == program.form.quantized.layers

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace import graphs
-from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED, activations, with_activations
+from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED, FuseLinearActivation, activations
 from headrace.backends.kernels.linear_activation.op import FEW, KINDS
 from headrace.backends.kernels.tuning import PRODUCTS
 from tests.backends.kernels.test_attention import run_interpreted
@@ -66,7 +66,7 @@ def test_found(form: Any, kind: str, gated: bool, is_late: bool) -> None:
     program = exported(form)
     ((_, _, *found),) = activations(program.graph)
     assert found == [kind, gated, is_late]
-    made = graphs.rewrite(program, lambda graph: with_activations(graph, "sm90"))
+    made = graphs.rewrite(program, FuseLinearActivation("sm90"))
     (node,) = (node for node in made.graph.nodes if node.target is LINEAR_ACTIVATED)
     (old,) = program.graph.output_node().args[0]
     assert node.meta["val"].shape == old.meta["val"].shape

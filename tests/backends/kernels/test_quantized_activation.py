@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from headrace import graphs
+from headrace.graphs.passes import run_graph_passes
 from headrace.ir import Layout, Task
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
@@ -85,13 +86,13 @@ def test_on_the_gpu() -> None:
 @pytest.mark.parametrize(("name", "gated"), [("bert", False), ("modernbert", True), ("qwen3", True)])
 def test_every_feed_forward_of_a_program(name: str, gated: bool, analysed: Any) -> None:
     """One function for the activation and the product behind it; the others stay for Inductor to fuse."""
-    from headrace.backends.kernels.quantized_activation.match import activated_product, with_rounded_activations
+    from headrace.backends.kernels.quantized_activation.match import FuseQuantizedActivation, activated_product
 
     program = QuantizeLinear(least=32)(prepare(analysed(name), Task.EMBED, Layout.PACKED))
     module = graphs.flat_module(program.graph)
     layers = len(program.nodes.attention)
     before = sum(node.target is LINEAR_FP8 for node in module.graph.nodes)
-    with_rounded_activations(module.graph)
+    run_graph_passes(module.graph, (FuseQuantizedActivation(),))
     made = [node for node in module.graph.nodes if node.target is activated_product]
     assert [node.args[2] for node in made] == [gated] * layers
     assert sum(node.target is LINEAR_FP8 for node in module.graph.nodes) == before - layers

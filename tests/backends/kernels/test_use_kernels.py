@@ -33,8 +33,9 @@ def packed(name: str) -> Any:
 
 def check_program(name: str, device: str) -> None:
     """The same answers as the operators' definitions give, from one list of tiles a row count."""
+    from headrace.backends.kernels.pipeline import with_kernels
     from headrace.backends.kernels.rotary.match import ROTATE
-    from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, TILES, with_kernels
+    from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, TILES
 
     program = packed(name)
     lowered = with_kernels(program.graph, "")
