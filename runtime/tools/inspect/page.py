@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.ir import AttentionSpec, AttentionType, Program, Route, Task, TaskDecision, Verdict
 from headrace.ir.printer import attention_text
+from headrace.runtime.tools.inspect.document import document
 from headrace.runtime.tools.inspect.picture import picture, scale_words
-from headrace.runtime.tools.inspect.style import STYLE
 from headrace.runtime.tools.inspect.words import (
     MEANS,
     RULES,
@@ -47,11 +47,7 @@ def page(program: Program, target: str | None, task: Task | None, plan: Sequence
             _facts(program, target, task),
         ]
     )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name} - Headrace</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head>\n<body><main>{body}</main></body></html>\n"
-    )
+    return document(f"{name} - Headrace", body)
 
 
 def _header(program: Program, name: str, target: str | None) -> str:

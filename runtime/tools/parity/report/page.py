@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from math import log10
 
-from headrace.runtime.tools.inspect.style import STYLE
+from headrace.runtime.tools.inspect.document import document
 from headrace.runtime.tools.parity.check.findings import Reading, Result, Run
 from headrace.runtime.tools.parity.report.heat import NOTE, badge, heat
-from headrace.runtime.tools.parity.report.style import STYLE as HEAT
 from headrace.runtime.tools.parity.report.text import culprit_words, times, verdict
 
 LETTERS = "AB"
@@ -32,11 +31,7 @@ def page(results: Sequence[Result]) -> str:
             _rule(),
         ]
     )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name} - Headrace parity</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}{HEAT}</style></head>\n<body><main>{body}</main></body></html>\n"
-    )
+    return document(f"{name} - Headrace parity", body, "headrace.runtime.tools.parity.report")
 
 
 def _lettered(results: Sequence[Result]) -> list[tuple[Result, str]]:
