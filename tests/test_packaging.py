@@ -93,10 +93,10 @@ def test_base_needs_neither_torch_nor_transformers() -> None:
 def test_wheel_holds_every_module(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
-    expected = {f"headrace/{file.name}" for file in (ROOT / "headrace").glob("*.py")} | {"headrace/py.typed"}
-    expected |= {f"headrace/ir/{file.name}" for file in (ROOT / "headrace" / "ir").glob("*.py")}
+    expected = {str(file.relative_to(ROOT)) for file in (ROOT / "headrace").glob("**/*.py")} | {"headrace/py.typed"}
     for stage in STAGES:
-        expected |= {f"headrace/{file.relative_to(ROOT)}" for file in (ROOT / stage).rglob("*.py")}
+        files = [file for file in (ROOT / stage).rglob("*") if file.suffix in (".py", ".css")]
+        expected |= {f"headrace/{file.relative_to(ROOT)}" for file in files}
     assert expected <= shipped
     stray = {name for name in shipped - expected if ".dist-info/" not in name}
     assert not {name for name in stray if name.endswith(".py")}, "a module ships twice or from elsewhere"
@@ -124,7 +124,7 @@ except HeadraceError as error:
 
 def test_command_runs_without_torch(unpacked: Path) -> None:
     code = """
-from headrace.runtime import cli
+from headrace.runtime.tools import cli
 sys.argv = ["headrace", "--help"]
 try:
     cli.main()
