@@ -43,8 +43,9 @@ def done(marks):
 OURS = """
 import headrace
 headrace.lower
-from headrace.backends.onnx import graph, verify, weights
-from headrace.runtime import export
+from headrace.backends.onnx.check import verify
+from headrace.backends.onnx.export import graph, weights
+from headrace.runtime.artifact import export_onnx
 a = clock()
 lowered = headrace.lower(folder, target="reference")
 b = clock()
