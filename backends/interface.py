@@ -18,9 +18,6 @@ class Executable(Protocol):
     calls: int
     """How often it ran: what ran is this executable, not the eager model."""
 
-    graphs: int
-    """How many compiled graphs it holds; constant after it was made."""
-
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """The program's one output for inputs int64 [batch, sequence], by name; both as `Backend.feed` makes them."""
         ...

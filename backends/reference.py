@@ -18,8 +18,6 @@ from headrace.utils.compiler_lock import in_turn
 class Interpreted:
     """A program run by each operator's definition in `headrace.ops`, nothing fused or rewritten."""
 
-    graphs = 1
-
     def __init__(self, program: Program) -> None:
         """Keep the graph."""
         self.calls = 0

@@ -1,8 +1,8 @@
 """Our attention kernel against torch's on a GPU, in one run: python benchmarks/kernel_gpu.py
 
 Packed batches in bfloat16, q, k and v slices of one projection; medians of CUDA graphs. Cold is with the L2 cache
-flushed before each call (a model's lies between), warm is one of twenty calls. `ours` has its tiles made on the device,
-`merged` on the host, short sequences sharing them. Bytes: q, k, v read once and the output written once.
+flushed before each call (a model's lies between), warm is one of twenty calls. `ours` has its tiles made on the device.
+Bytes: q, k, v read once and the output written once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from triton.testing import do_bench
 
-from headrace.backends.kernels.attention import op, tiles
+from headrace.backends.kernels.attention import op
 from headrace.backends.kernels.attention.op import Form
-from headrace.backends.kernels.attention.tiles import TileList
 from headrace.ir import Window
 
 
@@ -39,7 +38,7 @@ SHAPES = (
     Shape("16 x 128 causal", 16, 16, 128, "causal"),
     Shape("12 x 64 window 64", 12, 12, 64, "bidirectional", Window(64, 64)),
 )
-COLUMNS = "heads, torch, ours, x, x warm, ours warm, ours merged, TFLOP/s, GB/s, bytes bound, differ".split(", ")
+COLUMNS = "heads, torch, ours, x, x warm, ours warm, TFLOP/s, GB/s, bytes bound, differ".split(", ")
 
 
 def draw(tokens: int, descending: bool) -> list[int]:
@@ -100,27 +99,26 @@ def measure(shape: Shape, lengths: list[int], bandwidth: float) -> str:
     cu_seqlens = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
     longest, mean = max(lengths), tokens // len(lengths)
     form = Form(shape.dim**-0.5, shape.kind, shape.window)
-    rows = op.tile_rows(q, k, op.tuning_for(q, v, mean, form))
-    spread = TileList(op.listed(cu_seqlens, tokens, rows), rows)
-    merged = tiles.merged(lengths, tokens, rows, "cuda")
+    blocks = op.tuning_for(q, v, mean, form)
+    tiles = op.listed(cu_seqlens, tokens, op.tile_rows(q, k, blocks))
     window = (-1, 0) if shape.kind == "causal" else tuple(shape.window)
 
     def theirs() -> Tensor:
         return varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
 
-    def ours(work: TileList) -> Tensor:
-        return op.varlen_attention(q, k, v, cu_seqlens, mean, form, work=work)
+    def ours() -> Tensor:
+        return op.attended(q, k, v, tiles, blocks, form, None, None, op.attend_tiles)
 
-    error = max(float((ours(work) - theirs()).abs().max()) for work in (spread, merged))
-    contenders = [captured(theirs), captured(lambda: ours(spread)), captured(lambda: ours(merged))]
+    error = float((ours() - theirs()).abs().max())
+    contenders = [captured(theirs), captured(ours)]
     # Taking turns, so that a card that slows down slows all.
     rounds = [[cold(run) for run in contenders] for _ in range(3)]
-    peer, own, shared = (sorted(times)[1] for times in zip(*rounds, strict=True))
-    warm_peer, warm_own = warm(theirs), warm(lambda: ours(spread))
+    peer, own = (sorted(times)[1] for times in zip(*rounds, strict=True))
+    warm_peer, warm_own = warm(theirs), warm(ours)
     work, moved = flops(shape, lengths), 2 * tokens * shape.dim * 2 * (shape.heads + shape.kv_heads)
     return (
         f"| {shape.name} | {peer * 1e3:.1f} | {own * 1e3:.1f} | {peer / own:.2f} | {warm_peer / warm_own:.2f} | "
-        f"{warm_own * 1e3:.1f} | {shared * 1e3:.1f} | {work / own / 1e9:.0f} | {moved / own / 1e6:.0f} | "
+        f"{warm_own * 1e3:.1f} | {work / own / 1e9:.0f} | {moved / own / 1e6:.0f} | "
         f"{moved / bandwidth * 1e3:.1f} | {error:.0e} |"
     )
 

@@ -80,7 +80,7 @@ def document() -> str:
 
 
 def _traced(module: Any) -> Traced:
-    return trace(Checkpoint("tiny", module.eval(), module.config, None, None, (), {}))
+    return trace(Checkpoint("tiny", module.eval(), module.config, None, None, ()))
 
 
 def _passes(traced: Traced, prefill: Prefill | None) -> tuple[list[str], Program]:

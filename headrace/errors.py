@@ -4,6 +4,9 @@ A message says what was met, where, what is accepted and what to do. `raise` is 
 `assert` for ours.
 """
 
+import sys
+import warnings
+
 
 class HeadraceError(Exception):
     """The root: catching it catches everything that Headrace refuses."""
@@ -11,6 +14,25 @@ class HeadraceError(Exception):
 
 class HeadraceWarning(UserWarning):
     """Something was decided for the user that they may want otherwise; said once."""
+
+
+def warn(message: str) -> None:
+    """Warn of such a decision at the caller's line: the first on the way out that is not Headrace's own.
+
+    Python 3.11 cannot skip a package's frames, and a count of them is wrong for some caller.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _own(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    seen = frame.f_globals
+    warnings.warn_explicit(
+        message, HeadraceWarning, frame.f_code.co_filename, frame.f_lineno,
+        module=seen.get("__name__"), registry=seen.setdefault("__warningregistry__", {}),
+    )  # fmt: skip
+
+
+def _own(module: str) -> bool:
+    return module.partition(".")[0] == "headrace"
 
 
 class LoadError(HeadraceError):

@@ -24,7 +24,7 @@ from headrace.runtime.engine.engine import runnable
 from headrace.runtime.engine.quantization_gate import require_scheme
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
-from headrace.runtime.state.model_state import ModelState, bring_state
+from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, select
@@ -40,10 +40,21 @@ class Traced:
     """A traced model. Its types, route and tasks are worked out when something asks for them."""
 
     def __init__(
-        self, frontend: Frontend, tokenizer: Any, prefill: Prefill | None, side_files: Mapping[str, str]
-    ) -> None:  # fmt: skip
-        """Keep what the frontend made, and the texts that an exported model's folder holds too, by path."""
+        self,
+        frontend: Frontend,
+        tokenizer: Any,
+        prefill: Prefill | None,
+        side_files: Mapping[str, str],
+        state: type[ModelState] | None = None,
+    ) -> None:
+        """Keep what the frontend made.
+
+        Args:
+            side_files: texts that an exported model's folder holds too, by their path there.
+            state: the class of the state that the module brought.
+        """
         self.program, self.tokenizer, self.side_files = frontend.program, tokenizer, side_files
+        self.brought = state
         self.behaviour, self._prefill = frontend.behaviour, prefill
 
     @cached_property
@@ -75,24 +86,35 @@ class Traced:
 
     def lower(self, target: str = "auto") -> Lowered:
         """Decide for a target."""
-        return Lowered(self.analysed, find_backend(target, compiles=False), self.tokenizer, self.side_files)
+        backend = find_backend(target, compiles=False)
+        return Lowered(self.analysed, backend, self.tokenizer, self.side_files, self.brought)
 
 
 class Lowered:
     """An analysed program and the target that it is for."""
 
     def __init__(
-        self, program: Program, backend: Backend, tokenizer: Any, side_files: Mapping[str, str] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        backend: Backend,
+        tokenizer: Any,
+        side_files: Mapping[str, str] | None = None,
+        brought: type[ModelState] | None = None,
+    ) -> None:
         """Check that the target runs the program's dtype.
+
+        Args:
+            brought: the class of the state that the module brought.
 
         Raises:
             TargetError: it does not.
+            ArtifactError: the program's route names a custom state that is not registered any more.
         """
         if program.dtype not in backend.dtypes:
             raise TargetError(f"The target {backend.name} runs {', '.join(backend.dtypes)}, not {program.dtype}.")
         self.program, self.backend, self.tokenizer = program, backend, tokenizer
         self.side_files = side_files or {}
+        self.state = state_class(program, brought)
 
     @property
     def tasks(self) -> Tasks:
@@ -175,7 +197,7 @@ class Lowered:
         require_scheme(quantize, self.backend, self.program.dtype)
         model = CompiledModel(
             self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
-            side_files=self.side_files, quantize=quantize, force=force,
+            side_files=self.side_files, quantize=quantize, force=force, state=self.state,
         )  # fmt: skip
         if task is not None:
             model.engine.lane(task, progress)
@@ -244,9 +266,9 @@ def trace(
         with debug.stage("trace"):
             traced = trace_checkpoint(checkpoint, kinds)
     if (state := _brought_state(checkpoint)) is not None:
-        name = bring_state(state)
-        traced = Frontend(traced.program.with_(declared_state=name), traced.behaviour)
-    return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files)
+        # An artifact names it so: whoever loads one registers the class by that name.
+        traced = Frontend(traced.program.with_(declared_state=state.__qualname__), traced.behaviour)
+    return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files, state)
 
 
 def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
@@ -254,7 +276,7 @@ def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
     backend = find_backend(target, compiles=False)
     traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
-        return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files)
+        return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
 
 
 def compile(  # noqa: PLR0913 - each is an option of its own, and plain

@@ -37,8 +37,6 @@ class Given:
 class Arrays:
     """What a model's array input accepts."""
 
-    noun = "arrays"
-
     def __init__(self, program: Program, max_length: int | None = None, token_budget: int | None = None) -> None:
         """Read the shape off the program.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,11 +12,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from headrace.backends.interface import Backend
-from headrace.errors import ArtifactError, HeadraceWarning, InputError
+from headrace.errors import ArtifactError, InputError, warn
 from headrace.ir import OutputKind, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine, Lane, runnable
 from headrace.runtime.engine.request import Request
+from headrace.runtime.state.model_state import ModelState
 from headrace.runtime.tasks import answers
 from headrace.runtime.tasks.answers import Aggregation, Classification, Entity
 from headrace.runtime.tasks.fill_mask import Fill, fills
@@ -60,6 +60,7 @@ class CompiledModel:
         side_files: Mapping[str, str] | None = None,
         quantize: str | None = None,
         force: bool = False,
+        state: type[ModelState] | None = None,
     ) -> None:
         """Take an analysed program; nothing is compiled before `warm` or the first request.
 
@@ -67,15 +68,16 @@ class CompiledModel:
             side_files: texts that an exported model's folder holds too, by their path there.
             quantize: the scheme in which large linear layers multiply; one that the backend runs.
             force: keep a quantised program whose answers fail the gate.
+            state: the class of the state that runs the program; None takes what its route names.
 
         Raises:
             TaskNotEnabledError: `task` is not supported.
-            TargetError: the program's route cannot run.
+            ArtifactError: the route names a custom state that is not registered here.
         """
         self.program, self.tokenizer = program, tokenizer
         self.task, warning = select(program, task)
         if warning:
-            warnings.warn(warning, HeadraceWarning, stacklevel=4)
+            warn(warning)
         self._reader: Texts | Arrays = (
             Arrays(program, max_length, token_budget)
             if program.signature.arrays
@@ -83,7 +85,7 @@ class CompiledModel:
         )
         self._first = 0
         self.max_length, self._side_files = max_length, dict(side_files or {})
-        self.engine = Engine(program, backend, token_budget, lanes, quantize, force)
+        self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
 
     def save(self, folder: str | Path) -> Path:
         """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""

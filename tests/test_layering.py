@@ -109,12 +109,14 @@ def tools_offences(source: str, module: str) -> list[str]:
 
 
 def private_offences(source: str, module: str) -> list[str]:
-    """Imports of private parts of torch and transformers outside of `compat`; ruff's SLF finds uses of attributes."""
+    """Uses of private parts of torch and transformers outside of `compat`; ruff's SLF finds those of their objects."""
     if ".compat" in module:
         return []
-    names = [name for name in imports(ast.parse(source), module) if name.startswith(("torch.", "transformers."))]
-    private = [name for name in names if re.search(r"\._(?!_)|\.fx\.experimental\.", name)]
-    return [f"{module} imports {name}" for name in private]
+    tree = ast.parse(source)
+    bound = bindings(tree, module)
+    used = set(imports(tree, module)) | {dotted(n, bound) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    used = {name for name in used if name.startswith(("torch.", "transformers.")) and not name.startswith("torch.ops.")}
+    return sorted(f"{module} uses {name}" for name in used if re.search(r"\._(?!_)|\.fx\.experimental\.", name))
 
 
 def transformers_offences(source: str, module: str) -> list[str]:
@@ -266,9 +268,11 @@ def test_private_rule() -> None:
     assert private_offences("from torch._ops import OpOverload", "headrace.backends.plan")
     assert private_offences("from torch.utils import _pytree as pytree", "headrace.graphs.run")
     assert private_offences("import torch._dynamo", "headrace.backends.plan")
+    assert private_offences("import torch\ntorch._dynamo.reset()", "headrace.backends.plan")
     assert private_offences("from torch.fx.experimental.symbolic_shapes import X", "headrace.lowering.a")
     assert not private_offences("from torch._ops import OpOverload", "headrace.compat.torch")
     assert not private_offences("from torch.utils import data", "headrace.graphs.run")
+    assert not private_offences("import torch\ntorch.ops.aten._softmax.default", "headrace.graphs.run")
 
 
 def test_tools_rule() -> None:

@@ -397,7 +397,7 @@ def checkpoint(model: Any, name: str = "tiny", **fields: Any) -> Any:
     from headrace.frontend.load.checkpoint import Checkpoint
 
     config = next((c for m in model.modules() if hasattr(c := getattr(m, "config", None), "to_diff_dict")), None)
-    plain: dict[str, Any] = {"tokenizer": None, "sentence": None, "missing": (), "raw_config": {}}
+    plain: dict[str, Any] = {"tokenizer": None, "sentence": None, "missing": ()}
     return Checkpoint(name=name, module=model, config=config, **(plain | fields))
 
 

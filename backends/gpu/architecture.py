@@ -60,7 +60,6 @@ ARCHITECTURES = {
         _nvidia("sm100", 227 * KIB, ("tcgen05.mma", "mma.sync"), "B200"),
     )
 }
-VENDORS = {"cuda": "NVIDIA", "hip": "AMD"}
 
 
 def of_vendor(vendor: str) -> dict[str, Architecture]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from headrace.backends.gpu.plan import capturable
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
 from headrace.backends.kernels.tuning import family
-from headrace.compat.torch import ConstraintViolationError, mark_dynamic, specialized_floats
+from headrace.compat.torch import ConstraintViolationError, mark_dynamic, oblivious_sizes, specialized_floats
 from headrace.feed import draw
 from headrace.graphs import HALVES
 from headrace.graphs.passes import run_graph_passes
-from headrace.ir import OFFSETS, TARGET, Program
+from headrace.ir import OFFSETS, TARGET, Layout, Program
 
 # What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
 PYTHONS: dict[Any, Any] = {torch.sym_min: min, torch.sym_max: max}
@@ -40,8 +41,9 @@ Sample = Callable[[], dict[str, Tensor]]
 LONGEST = 1 << 16
 # Tokens and sequences of the row that a packed graph is compiled and its kernels are tuned on: as full as rows are.
 SAMPLE = (16384, 129)
-# Sequences and rows of each in the batch that a padded graph is compiled on.
-BATCH = (4, 64)
+# Sequences and rows of each in the batches that a padded graph is compiled on: where its code asks whether a size is
+# one, torch makes a graph of its own for a batch of one, of any length.
+BATCHES = ((4, 64), (1, 64))
 
 
 class Host:
@@ -63,8 +65,6 @@ class Host:
 
 class OfGraph:
     """What is compiled anew from the graph that it saves; one call at a time."""
-
-    graphs = 1
 
     def __init__(self, program: Program) -> None:
         """Keep the graph, which is on the device."""
@@ -94,20 +94,17 @@ class Padded(OfGraph):
         with quiet(), exact(), torch.no_grad():
             module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
             run_graph_passes(module.graph, (ScaleProducts(),))
-            self._run = _compiled(module, program, lambda: sample_batch(program), LONGEST)
+            samples = [partial(sample_batch, program, *size) for size in BATCHES]
+            self._run = _compiled(module, program, samples, LONGEST)
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Copy the inputs to the device and run."""
         self.calls += 1
         given = [moved(inputs[name]) for name in self._names]
-        rows = len(given[0])
-        if rows == 1:
-            # torch compiles a graph of its own for a batch of one, and again for each length in it.
-            given = [torch.cat([one, one]) for one in given]
         with self._lock, exact(), memory_told():
             output: Tensor = self._run(*given)
-        return output[:rows]
+        return output
 
 
 class Packed(OfGraph):
@@ -122,7 +119,7 @@ class Packed(OfGraph):
         super().__init__(program)
         longest = max(step_tokens, program.facts.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
-            self._run = _compiled(_kernels(program), program, lambda: sample_row(program, *SAMPLE), longest)
+            self._run = _compiled(_kernels(program), program, [partial(sample_row, program, *SAMPLE)], longest)
             self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
@@ -159,7 +156,7 @@ class Placed:
     def __init__(self, made: OfGraph, placed: Callable[[], AbstractContextManager[Any]]) -> None:
         """`placed` makes the device current."""
         self._made, self._placed = made, placed
-        self.calls, self.graphs = 0, made.graphs
+        self.calls = 0
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run on the device."""
@@ -187,8 +184,8 @@ def _kernels(program: Program) -> fx.GraphModule:
     return module
 
 
-def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest: int) -> Any:
-    """One graph for every size of the free axes up to `longest`; its first call, on a sample, compiles it."""
+def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample], longest: int) -> Any:
+    """One graph for every size of the free axes up to `longest`; its first calls, on samples, compile it."""
     returned: Any = module.graph.output_node().args[0]
     module.graph.output_node().args = (returned[0],)
     for node in module.graph.nodes:
@@ -197,14 +194,17 @@ def _compiled(module: fx.GraphModule, program: Program, sample: Sample, longest:
     # Its `forward`: calling the module itself, torch walks the traceback of what is raised inside, under its own
     # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
     compiled = torch.compile(module.forward, fullgraph=True, dynamic=True, options=_options(program))
+    padded = program.form.layout is Layout.PADDED
     # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
-    with specialized_floats():
-        try:
-            with unlogged("torch._guards"):
-                compiled(*_free(program, sample(), longest))
-        except ConstraintViolationError:
-            # A guard that torch cannot prove for every size, such as those of experts' routing: each call checks it.
-            compiled(*_free(program, sample(), None))
+    # Of a batch, one is a size as any other, where nothing asks for it; torch by itself compiles anew for it.
+    with specialized_floats(), oblivious_sizes(padded):
+        for sample in samples:
+            try:
+                with unlogged("torch._guards"):
+                    compiled(*_free(program, sample(), longest))
+            except ConstraintViolationError:
+                # A guard that torch cannot prove for every size, such as those of experts' routing: calls check it.
+                compiled(*_free(program, sample(), None))
     return compiled
 
 
@@ -230,13 +230,13 @@ def unlogged(name: str) -> Iterator[None]:
 
 
 def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:
-    """The inputs in order, their free sizes marked: bounded by `longest`, or as far as the guards allow."""
+    """The inputs in order, their free sizes but ones marked: bounded by `longest`, or as far as the guards allow."""
     for given in program.signature.inputs:
         for place, axis in enumerate(given.axes):
-            if axis.size is not None:
+            if axis.size is not None or sample[given.name].shape[place] == 1:
                 continue
             # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-            least = 3 if given.name == OFFSETS else 2
+            least = 3 if given.name == OFFSETS else 2 if program.form.layout is Layout.PACKED else 1
             mark_dynamic(sample[given.name], place, None if longest is None else (least, longest + 1))
     return [sample[name] for name in program.signature.input_names]
 
@@ -255,9 +255,8 @@ def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
     }
 
 
-def sample_batch(program: Program) -> dict[str, Tensor]:
-    """A batch of sequences as long as the program allows, or as BATCH says, on the device."""
-    count, length = BATCH
+def sample_batch(program: Program, count: int, length: int) -> dict[str, Tensor]:
+    """A batch of sequences of that length, or as long as the program allows, on the device."""
     rows = min(length, program.facts.limits.length or length)
     targets = min(length, program.facts.target_limits.length or length) if program.facts.target_limits else length
     made = {given.name: draw(given, count, rows) for given in program.signature.arrays}

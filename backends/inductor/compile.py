@@ -110,8 +110,6 @@ DECOMPOSITIONS: Decompositions = {
 class Compiled:
     """An ahead-of-time compiled program, loaded from its package."""
 
-    graphs = 1
-
     def __init__(self, package: Path, inputs: tuple[str, ...], keep: Any = None) -> None:
         """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
         self.calls = 0

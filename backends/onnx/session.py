@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.backends.onnx import names
 from headrace.backends.onnx.profiles import PROFILES
-from headrace.errors import ArtifactError, HeadraceWarning, InputError, TargetError
+from headrace.errors import ArtifactError, InputError, TargetError, warn
 
 # What "auto" tries, best first, under the short names that `target="onnx:cuda"` takes.
 PROVIDERS = {
@@ -163,7 +162,7 @@ def _opened(
         if (used := session.get_providers()[0]) == provider:
             if refused:
                 message = f"The model runs on {provider}, since others that onnxruntime was built with did not take it"
-                warnings.warn(f"{message} ({'; '.join(refused)}).", HeadraceWarning, stacklevel=5)
+                warn(f"{message} ({'; '.join(refused)}).")
             return session, provider
         refused.append(f"{provider}: the session fell back to {used}, its libraries or its device are missing")
     raise TargetError(f"No provider of onnxruntime took {path.name}: {'; '.join(refused)}.")
@@ -217,8 +216,6 @@ def _short(error: Exception) -> str:
 
 class Executable:
     """One output of a model file."""
-
-    graphs = 1
 
     def __init__(self, session: Session, output: str, keep: Any = None) -> None:
         """Check that the file has that output; `keep` is held as long as the executable, e.g. the file's folder.

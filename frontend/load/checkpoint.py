@@ -35,7 +35,6 @@ class Checkpoint:
         tokenizer: a transformers tokenizer, None where none was found or given.
         sentence: the sentence-transformers modules of the folder, if it is one.
         missing: parameters of the module that the weights lacked.
-        raw_config: `config.json` as it was written, empty for a module.
         side_files: what a deployment folder holds beside weights and tokenizer, by its path there: config.json, and
             what a sentence-transformers folder says of pooling and text.
         processor: what the folder says of its image processor or feature extractor, empty where it has none.
@@ -47,7 +46,6 @@ class Checkpoint:
     tokenizer: Any
     sentence: SentenceModules | None
     missing: tuple[str, ...]
-    raw_config: dict[str, Any]
     side_files: Mapping[str, str] = field(default_factory=dict)
     processor: dict[str, Any] = field(default_factory=dict)
 
@@ -82,7 +80,7 @@ def load(
     with readable(folder / "modules.json"):
         sentence = read_sentence_modules(folder)
     weights = folder / sentence.transformer if sentence else folder
-    config, raw = _config(weights, trust_remote_code)
+    config = _config(weights, trust_remote_code)
     module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
     config = getattr(module, "config", config)
     found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
@@ -91,7 +89,7 @@ def load(
     if sentence:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
     side = _side_files(folder, weights)
-    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, raw, side, _read_processor(weights))
+    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, side, _read_processor(weights))
 
 
 def _side_files(folder: Path, weights: Path) -> dict[str, str]:
@@ -122,7 +120,7 @@ def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Check
     config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
     name = f"a {module.__class__.__name__} module"
     side = {} if config is None else {"config.json": config.to_json_string(use_diff=False)}
-    return Checkpoint(name, module, config, tokenizer, None, (), {}, side)
+    return Checkpoint(name, module, config, tokenizer, None, (), side)
 
 
 def held_dtype(source: str | Path | nn.Module) -> torch.dtype | None:
@@ -172,7 +170,7 @@ def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
         ) from error
 
 
-def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]:
+def _config(folder: Path, trust_remote_code: bool) -> Any:
     path = folder / "config.json"
     if not path.is_file():
         raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
@@ -189,7 +187,7 @@ def _config(folder: Path, trust_remote_code: bool) -> tuple[Any, dict[str, Any]]
                 f"{folder} needs its own Python code (auto_map in config.json). Read that code, then pass "
                 "trust_remote_code=True to run it."
             )
-        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code), raw
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
 
 
 def _read_processor(folder: Path) -> dict[str, Any]:

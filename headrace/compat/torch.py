@@ -23,6 +23,7 @@ __all__ = [
     "ExportVerifier",
     "OpOverload",
     "TorchDispatchMode",
+    "argument_names",
     "compile_package",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
@@ -49,6 +50,11 @@ def operator_name(target: Any, default: str | None = None) -> str | None:
     return getattr(target, "_opname", default)
 
 
+def argument_names(target: OpOverload) -> tuple[str, ...]:
+    """The names of an operator's arguments, in the order of its schema."""
+    return tuple(argument.name for argument in target._schema.arguments)
+
+
 def writes(target: OpOverload) -> bool:
     """Whether the operator writes into one of its arguments."""
     return bool(target._schema.is_mutable)
@@ -69,9 +75,9 @@ def without_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes()
 
 
-def oblivious_sizes() -> AbstractContextManager[Any]:
-    """Export without guards on sizes that layouts of memory alone depend on."""
-    return shapes.patch(backed_size_oblivious=True)  # type: ignore[attr-defined, no-any-return]
+def oblivious_sizes(oblivious: bool = True) -> AbstractContextManager[Any]:
+    """Let sizes of zero and one be sizes as any other: nothing is decided by them alone."""
+    return shapes.patch(backed_size_oblivious=oblivious)  # type: ignore[attr-defined, no-any-return]
 
 
 def without_guards(exported: ExportedProgram, names: Iterable[str]) -> None:

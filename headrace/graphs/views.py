@@ -1,16 +1,15 @@
-"""The IR's nodes in an exported graph, their arguments by name."""
+"""The IR's nodes in an exported graph, and their arguments by the names of their schemas."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from torch import fx
 from torch.export import ExportedProgram
 
+from headrace.compat.torch import argument_names
 from headrace.ops.attention import ATTENTION
-
-Operands = dict[str, Any]
-NAMES = ("q", "k", "v", "mask", "bias", "sinks", "scale", "kind", "window", "softcap")
 
 
 def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
@@ -18,6 +17,11 @@ def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
     return [node for node in exported.graph.nodes if node.target is ATTENTION]
 
 
-def operands(node: fx.Node) -> Operands:
-    """An attention node's arguments by name."""
-    return dict(zip(NAMES, node.args, strict=True))
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """An operator's arguments by the names of its schema."""
+    return dict(zip(_names(node.target), node.args, strict=False)) | dict(node.kwargs)
+
+
+@cache
+def _names(target: Any) -> tuple[str, ...]:
+    return argument_names(target)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from headrace import debug
 from headrace.ir import Program
-from headrace.ir.verifier import verify
+from headrace.verify.verifier import verify
 
 
 class Pass(Protocol):

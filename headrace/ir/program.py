@@ -101,6 +101,17 @@ class Program:
         parts = {PART_OF[name] for name in changes.keys() & PART_OF.keys()}
         return replace(self, **own, **{part: replace(getattr(self, part), **_of_part(part, changes)) for part in parts})
 
+    def of_graph(self, exported: ExportedProgram, **changes: Any) -> Program:
+        """A copy for a graph that lacks some of the nodes, without the facts about those."""
+        left = {node.name for node in exported.graph.nodes}
+        return self.with_(
+            exported=exported,
+            attention=tuple(spec for spec in self.nodes.attention if spec.node in left),
+            recurrent=tuple(spec for spec in self.nodes.recurrent if spec.node in left),
+            recovered=tuple(name for name in self.evidence.recovered if name in left),
+            **changes,
+        )
+
     def placeless(self) -> Program:
         """A copy that names its source without the folders above it, which are its machine's own."""
         return self.with_(source=replace(self.source, name=PurePath(self.source.name).name))

@@ -56,8 +56,7 @@ def decode(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(data)
     if isinstance(kind, type) and issubclass(kind, tuple):
-        _require(list | tuple, data)
-        return kind(*(decode(k, item) for k, item in zip(typing.get_type_hints(kind).values(), data, strict=True)))
+        return _decode_named_tuple(kind, data)
     if kind is not bool and isinstance(data, bool):  # which Python takes for a number
         raise TypeError(f"expected {kind.__name__}, met {data!r}")
     if kind is float and isinstance(data, int):
@@ -71,6 +70,16 @@ def _require(kind: Any, data: Any) -> None:
         raise TypeError(f"expected {getattr(kind, '__name__', kind)}, met {data!r}")
 
 
+def _decode_named_tuple(kind: Any, data: Any) -> Any:
+    """Its fields by their order; those at the end that `data` lacks came later, and have defaults."""
+    _require(list | tuple, data)
+    hints = typing.get_type_hints(kind)
+    later = kind._fields[len(data) :]
+    if len(data) > len(kind._fields) or not set(later) <= set(kind._field_defaults):
+        raise ValueError(f"{kind.__name__} has the fields {', '.join(kind._fields)}, met {data!r}")
+    return kind(*(decode(hints[name], item) for name, item in zip(kind._fields, data, strict=False)))
+
+
 def _decode_dataclass(kind: Any, data: Any) -> Any:
     # The graph's type is named for readers only: resolving the other annotations must not import torch.
     hints = typing.get_type_hints(kind, localns={"ExportedProgram": object})
@@ -78,8 +87,9 @@ def _decode_dataclass(kind: Any, data: Any) -> Any:
     stored = {f.name: f for f in dataclasses.fields(kind) if f.compare}
     if unknown := sorted(set(data) - set(stored)):
         raise KeyError(f"{kind.__name__} has no {', '.join(unknown)}; its fields are {', '.join(stored)}")
-    # A field that came later has a default: what was written before it reads as it was meant.
-    needed = {name for name, f in stored.items() if f.default is dataclasses.MISSING}
+    # A field that came later has a default, or what makes one: what was written before it reads as it was meant.
+    made = dataclasses.MISSING
+    needed = {name for name, f in stored.items() if f.default is made and f.default_factory is made}
     if lacking := sorted(needed - set(data)):
         raise KeyError(f"{kind.__name__} lacks {', '.join(lacking)}")
     left_out = {f.name: None for f in dataclasses.fields(kind) if not f.compare}

@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from headrace import debug, graphs
 from headrace.errors import TraceError
-from headrace.graphs.views import attention_nodes, operands
+from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
 from headrace.lowering.decide.padding import same, wide_outputs
 from headrace.lowering.types.relative_bias import Distance, read_biases
@@ -61,7 +61,10 @@ class Pack:
         nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_VARLEN]
         named = zip(program.nodes.attention, nodes, strict=True)
         specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
-        packed = program.with_(exported=exported, inputs=given, layout=Layout.PACKED, attention=specs)
+        packed = program.with_(
+            exported=exported, inputs=given, layout=Layout.PACKED, attention=specs,
+            recovered=tuple(spec.node for spec in specs if spec.recovered),
+        )  # fmt: skip
         _compare(program, packed, LENGTHS)
         _compare(program, packed, OTHER_LENGTHS)
         return packed
@@ -91,7 +94,7 @@ def _biases(program: Program) -> list[Distance | None]:
     """
     found = read_biases(program)
     for node, bias in zip(attention_nodes(program.graph), found, strict=True):
-        if bias is None and operands(node)["bias"] is not None:
+        if bias is None and arguments(node)["bias"] is not None:
             raise TraceError(
                 f"{node.name} adds a bias of the shape of its scores, which a packed program does not have: it is no "
                 "function of the distance between query and key."
@@ -132,7 +135,7 @@ def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:
 
 def _attention(module: fx.GraphModule, node: fx.Node, offsets: fx.Node, order: int, bias: Distance | None) -> fx.Node:
     """[1, H, T, D] operands to the operator's [T, H, D], and its answer back to [1, T, H, Dv]."""
-    args, graph, values = operands(node), module.graph, f"distance_bias_{order}"
+    args, graph, values = arguments(node), module.graph, f"distance_bias_{order}"
     if bias is not None:
         module.register_buffer(values, bias.values)
     with graph.inserting_before(node):

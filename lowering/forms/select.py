@@ -47,9 +47,5 @@ class SelectTask:
                 f"The checkpoint has no weights for {', '.join(lacking[:5])}{' ...' * (len(lacking) > 5)}, which "
                 f"{self.task} reads: they would be random. Give a checkpoint that was trained for {self.task}."
             )
-        kept = {node.name for node in exported.graph.nodes}
-        attention = tuple(spec for spec in program.nodes.attention if spec.node in kept)
         inputs = tuple(given for given in program.signature.inputs if given.name in graphs.inputs_of(exported))
-        return program.with_(
-            exported=exported, inputs=inputs, outputs=outputs, attention=attention, stage=Stage.LOWERED
-        )
+        return program.of_graph(exported, inputs=inputs, outputs=outputs, stage=Stage.LOWERED)

@@ -58,11 +58,9 @@ class Tap:
             return graphs.call(graph, ATEN.cat.default, (rows, 2))
 
         exported = graphs.replace_output(program.graph, side_by_side)
-        kept = {node.name for node in exported.graph.nodes}
-        specs = tuple(spec for spec in program.nodes.attention if spec.node in kept)
         taps = tuple(Tapped(node, widths[node]) for node in chosen)
         output = Output("taps", OutputKind.TAPS, sum(tap.width for tap in taps))
-        return program.with_(exported=exported, outputs=(output,), attention=specs, taps=taps)
+        return program.of_graph(exported, outputs=(output,), taps=taps)
 
 
 def tappable(program: Program, among: Iterable[str]) -> tuple[str, ...]:

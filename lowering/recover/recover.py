@@ -11,7 +11,7 @@ from torch import fx
 from headrace import graphs
 from headrace.errors import AttentionTypeError
 from headrace.graphs.provenance import provenance
-from headrace.graphs.views import attention_nodes, operands
+from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import PER_TOKEN_OUTPUTS, Limits, MaskKind, Program
 from headrace.lowering.decide.padding import BOUND, padded_inputs, same
 from headrace.lowering.recover.mask_and_bias import Summands
@@ -36,7 +36,7 @@ class Recover:
             AttentionTypeError: an attention does not read so, or the program answers otherwise afterwards.
         """
         hidden = hidden_attentions(program.graph.graph)
-        opaque = [n for n in attention_nodes(program.graph) if operands(n)["kind"] == MaskKind.OPAQUE]
+        opaque = [n for n in attention_nodes(program.graph) if arguments(n)["kind"] == MaskKind.OPAQUE]
         if not hidden and not opaque:
             return program
         summands, reasons = Summands(program), list[str]()

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from headrace.errors import AttentionTypeError
 from headrace.graphs.provenance import provenance
-from headrace.graphs.views import attention_nodes, operands
+from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import AttentionSpec, AttentionType, BiasKind, MaskKind, Program, Stage, Window
 from headrace.lowering.recover.scores import hidden_attentions
 from headrace.lowering.types.recurrent import recurrent_specs
@@ -30,13 +30,13 @@ class TypeAttention:
         _refuse_hidden_attention(program, nodes)
         reads = reads_of(program.graph)
         cross = crossing(program.graph, reads)
-        feeding = _ancestors([operands(node)["k"] for node in cross])
+        feeding = _ancestors([arguments(node)["k"] for node in cross])
         specs = tuple(
             _spec(
                 node,
                 order,
                 _type(node, node in cross, node in feeding),
-                not reads[operands(node)["q"]],
+                not reads[arguments(node)["q"]],
                 program.evidence.recovered,
             )
             for order, node in enumerate(nodes)
@@ -74,7 +74,7 @@ def crossing(exported: ExportedProgram, reads: dict[fx.Node, frozenset[str]]) ->
     for node in exported.graph.nodes:
         followed = node.all_input_nodes
         if node.target is ATTENTION:
-            q, k = operands(node)["q"], operands(node)["k"]
+            q, k = arguments(node)["q"], arguments(node)["k"]
             other = not reads[q] <= reads[k]
             if reads[q] and not other and not passed[k] <= passed[q]:
                 _refuse_one_sequence(node, cross, reads)
@@ -88,7 +88,7 @@ def crossing(exported: ExportedProgram, reads: dict[fx.Node, frozenset[str]]) ->
 
 def _refuse_one_sequence(node: fx.Node, cross: list[fx.Node], reads: dict[fx.Node, frozenset[str]]) -> None:
     """An encoder and a decoder share their inputs and weights, and no row that was made from them."""
-    own, other = (_ancestors([operands(node)[name]], past=cross) for name in "qk")
+    own, other = (_ancestors([arguments(node)[name]], past=cross) for name in "qk")
     shared = [one for one in own & other if reads[one] and _is_float(one)]
     if shared:
         raise AttentionTypeError(
@@ -110,12 +110,12 @@ def _ancestors(nodes: list[fx.Node], past: Sequence[fx.Node] = ()) -> set[fx.Nod
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo += [operands(node)["q"]] if node in past else node.all_input_nodes
+            todo += [arguments(node)["q"]] if node in past else node.all_input_nodes
     return found
 
 
 def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
-    kind = operands(node)["kind"]
+    kind = arguments(node)["kind"]
     if kind == MaskKind.OPAQUE:
         raise AttentionTypeError(
             f"{node.name} ({provenance(node)}): its mask depends on more than the distance between query and key, or "
@@ -135,7 +135,7 @@ def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:
 
 
 def _spec(node: fx.Node, order: int, type_: AttentionType, latent: bool, recovered: tuple[str, ...]) -> AttentionSpec:
-    args = operands(node)
+    args = arguments(node)
     q, k, v = (_shape(args[name]) for name in "qkv")
     mask = args["mask"]
     return AttentionSpec(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from headrace import graphs
-from headrace.graphs.views import attention_nodes, operands
+from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import AttentionType, BiasKind, Layout, MaskKind, Program, Window
 from headrace.lowering.decide.padding import padded_inputs
 from headrace.lowering.types.attention import reads_of
@@ -37,7 +37,7 @@ class TypeBias:
         if (
             program.form.layout is not Layout.PADDED
             or program.signature.arrays
-            or all(operands(n)["bias"] is None for n in nodes)
+            or all(arguments(n)["bias"] is None for n in nodes)
         ):
             return program
         found = read_biases(program)
@@ -61,7 +61,7 @@ def read_biases(program: Program) -> list[Distance | None]:
     known: dict[tuple[object, ...], Distance | None] = {}
     found = list[Distance | None]()
     for spec, node in zip(program.nodes.attention, attention_nodes(program.graph), strict=True):
-        bias = operands(node)["bias"]
+        bias = arguments(node)["bias"]
         plain = spec.type in SQUARE and spec.mask is not MaskKind.CHUNKED
         fixed = plain and bias is not None and reads[bias] <= PLACES
         # A constant along a row changes no weight, unless a sink or a cap measures the scores themselves.

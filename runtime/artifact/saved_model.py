@@ -23,7 +23,7 @@ from headrace.runtime.artifact.manifest import (
 )
 from headrace.runtime.engine.engine import Lane
 from headrace.runtime.model import CompiledModel
-from headrace.runtime.state.model_state import require_known_state, state_for
+from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
 from headrace.target import AUTO, parse_target
 
@@ -82,11 +82,11 @@ def load(folder: str | Path, target: str = "auto", trust: bool | None = None) ->
         check_trust(folder, trust)
     check_files(folder, manifest["files"])
     try:
-        lanes = {OutputKind(kind): _lane(folder, lane, manifest, backend) for kind, lane in manifest["lanes"].items()}
-        require_known_state(program)
+        state, saved = state_class(program), manifest["lanes"]
+        lanes = {OutputKind(kind): _lane(folder, lane, manifest, backend, state) for kind, lane in saved.items()}
         return CompiledModel(
             program, backend, _tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
-            max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes,
+            max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes, state=state,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
@@ -108,14 +108,15 @@ def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
     return program, manifest
 
 
-def _lane(folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], backend: Backend) -> Lane:
+def _lane(
+    folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], backend: Backend, state: type[ModelState]
+) -> Lane:
     program, name = decode(Program, lane["program"]), lane["file"]
-    require_known_state(program)
     if name not in manifest["files"]:
         raise ArtifactError(f"{folder}/{MANIFEST} names {name}, which is not among its files. Save the model again.")
     if "torch" in backend.libraries:
         operators.register(program)
-    return Lane(program, backend.load(folder / name, program), state_for(program))
+    return Lane(program, backend.load(folder / name, program), state(program))
 
 
 def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -15,14 +14,14 @@ import numpy as np
 
 from headrace import debug
 from headrace.backends.interface import Backend, Executable, Planner
-from headrace.errors import ArtifactError, HeadraceWarning, InputError, OutOfMemoryError, TargetError
+from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime.engine import array_batch, packed_batch, padded_batch
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measured, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
 from headrace.runtime.progress import bar
-from headrace.runtime.state.model_state import ModelState, state_for
+from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.tasks.answers import require_finite
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
@@ -72,6 +71,7 @@ class Engine:
         lanes: Mapping[OutputKind, Lane] | None = None,
         quantize: str | None = None,
         force: bool = False,
+        state: type[ModelState] | None = None,
     ) -> None:
         """Compile nothing yet.
 
@@ -80,9 +80,10 @@ class Engine:
             lanes: what was compiled before and read back.
             quantize: the scheme of the linear layers, which the backend runs; None leaves them as they are.
             force: keep what is quantised where its answers fail the gate.
+            state: the class that makes each lane's state; None takes what the program's route names.
 
         Raises:
-            TargetError: no state of this version runs the program's route.
+            ArtifactError: the route names a custom state that is not registered here.
         """
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
@@ -90,7 +91,7 @@ class Engine:
         self._noun = "arrays" if program.signature.arrays else "texts"
         self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
-        state_for(program)
+        self.state = state or state_class(program)
 
     def lane(self, task: str, progress: bool | None = None) -> Lane:
         """What answers a task, compiled on first use.
@@ -157,7 +158,7 @@ class Engine:
         program = prepare(self.program, task, self.backend.layout)
         if self._quantize is not None:
             return self._quantized(program, task)
-        return Lane(program, self.backend.compile(program), state_for(program))
+        return Lane(program, self.backend.compile(program), self.state(program))
 
     def _quantized(self, plain: Program, task: Task) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not.
@@ -170,23 +171,23 @@ class Engine:
 
         requests, program = samples(plain), quantize(plain)
         assert program.form.quantized is not None
-        definition = Lane(plain, Interpreted(plain), state_for(plain))
-        made = Lane(program, self.backend.compile(program), state_for(program))
-        wanted = _answers(definition, Reference(plain.form.layout), task, requests)
-        found = measured(program.form.quantized, _answers(made, self.backend, task, requests), wanted)
+        definition = Lane(plain, Interpreted(plain), self.state(plain))
+        made = Lane(program, self.backend.compile(program), self.state(program))
+        wanted = self._answers(definition, Reference(plain.form.layout), task, requests)
+        found = measured(program.form.quantized, self._answers(made, self.backend, task, requests), wanted)
         debug.say(debug.STAGES, words(found))
         if not self._force:
             require_quality(found, program)
         return replace(made, program=program.with_(quantized=found))
 
+    def _answers(self, lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
+        engine = Engine(lane.program, backend, lanes={lane.program.signature.outputs[0].kind: lane}, state=self.state)
+        return engine.run(task, requests, progress=False)
+
     def _warn_of_pooling(self, kind: OutputKind) -> None:
         pooling = self.program.facts.pooling
         if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
-            warnings.warn(
-                f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.",
-                HeadraceWarning,
-                stacklevel=7,
-            )
+            warn(f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.")
 
     def run(
         self, task: str, requests: Sequence[Request], batch_size: int | None = None, progress: bool | None = None
@@ -309,11 +310,9 @@ class Engine:
                 f"{error}. Compile with a smaller token_budget, or free memory of the device."
             ) from error
         self._step_tokens = max(1, budget // 2)
-        warnings.warn(
+        warn(
             f"A step of {budget} tokens needs more memory than is free ({error}); this model goes on with "
-            f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so.",
-            HeadraceWarning,
-            stacklevel=6,
+            f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so."
         )
 
     def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array) -> Rows:
@@ -322,8 +321,3 @@ class Engine:
             for request, row in zip(step.requests, rows, strict=True):
                 require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
         return rows
-
-
-def _answers(lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
-    engine = Engine(lane.program, backend, lanes={lane.program.signature.outputs[0].kind: lane})
-    return engine.run(task, requests, progress=False)

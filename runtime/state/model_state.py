@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.backends.interface import Executable
-from headrace.errors import ArtifactError, InputError, TargetError
+from headrace.errors import ArtifactError, InputError
 from headrace.ir import Program, State
 from headrace.lowering.decide import route
 
@@ -81,48 +81,32 @@ def register_model_state(name: str, state: type[ModelState], when: Callable[[Pro
     route.registered[name] = when
 
 
-def bring_state(state: type[ModelState]) -> str:
-    """Take in the state that an `nn.Module` brought as its `headrace_state`, under its own class's name."""
-    name = state.__qualname__
-    _custom[name] = state
-    return name
-
-
 def unregister_model_state(name: str) -> None:
     """Forget a registered state; programs compiled with it keep it."""
     _custom.pop(name, None)
     route.registered.pop(name, None)
 
 
-def require_known_state(program: Program) -> None:
-    """Refuse an artifact whose custom state is not registered in this process (contract B6).
+def state_class(program: Program, brought: type[ModelState] | None = None) -> type[ModelState]:
+    """The class of the state that the program's route names, to be kept by whoever makes states of it.
+
+    Names of custom states are looked up here alone: a model that is made keeps the class, whatever is registered later.
+
+    Args:
+        brought: the class that the program's own module brought. Two modules may bring classes of one name.
 
     Raises:
-        ArtifactError: it is not.
+        ArtifactError: a custom state that no module brought and that is not registered in this process (contract B6).
     """
-    route = program.decision.route
-    assert route is not None
-    if route.state is State.CUSTOM and route.custom not in _custom:
+    assert program.decision.route is not None, "routed programs only"
+    if program.decision.route.state is not State.CUSTOM:
+        return STATES[program.decision.route.state]
+    if brought is not None:
+        return brought
+    name = program.decision.route.custom or ""
+    if name not in _custom:
         raise ArtifactError(
-            f"The model runs with the custom state {route.custom!r}, which is not registered here. Call "
-            f"headrace.register_model_state({route.custom!r}, ...) before loading it."
+            f"The model runs with the custom state {name!r}, which is not registered here. Call "
+            f"headrace.register_model_state({name!r}, ...) first."
         )
-
-
-def state_for(program: Program) -> ModelState:
-    """The state that the program's route names.
-
-    Raises:
-        TargetError: no state of this version runs that route.
-    """
-    route = program.decision.route
-    assert route is not None, "routed programs only"
-    if route.state is State.CUSTOM:
-        require_known_state(program)
-        return _custom[route.custom or ""](program)
-    if route.state not in STATES:
-        raise TargetError(
-            f"The model is routed to {route.name} ({route.rule}: {route.reason}), which this version cannot run yet. "
-            f"It runs {', '.join(STATES)} and registered states."
-        )
-    return STATES[route.state](program)
+    return _custom[name]

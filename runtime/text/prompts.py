@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-import warnings
 
-from headrace.errors import HeadraceWarning, InputError
+from headrace.errors import InputError, warn
 from headrace.ir import Program
 
 
@@ -37,11 +36,7 @@ def _named(program: Program, prompt: str | None) -> str:
             'prompt="" to go without one.'
         )
     if known and prompt:
-        warnings.warn(
-            f"prompt={prompt!r:.80} is none of the model's prompts ({', '.join(known)}) and is taken as a text.",
-            HeadraceWarning,
-            stacklevel=5,
-        )
+        warn(f"prompt={prompt!r:.80} is none of the model's prompts ({', '.join(known)}) and is taken as a text.")
     require_unicode(prompt, "The prompt")
     return prompt
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import reprlib
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from tokenizers import normalizers
 
-from headrace.errors import HeadraceWarning, InputError, InputTooLongError
+from headrace.errors import InputError, InputTooLongError, warn
 from headrace.ir import Program
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.encoded import Encoded
@@ -61,8 +60,6 @@ class Part:
 
 class Texts:
     """A model's tokenizer under the model's rules; built once a model, used from any thread."""
-
-    noun = "texts"
 
     def __init__(
         self, tokenizer: Any, program: Program, max_length: int | None = None, token_budget: int | None = None
@@ -220,11 +217,9 @@ class Texts:
         )
 
     def _warn_of_cuts(self, cut: list[int], total: int) -> None:
-        warnings.warn(
+        warn(
             f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
-            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them.",
-            HeadraceWarning,
-            stacklevel=6,
+            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them."
         )
 
     def _surely_fit(self, encoded: list[Encoded]) -> bool:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from headrace.backends import TARGETS
+
 GPUS = {"cuda": [pytest.mark.gpu, pytest.mark.nvidia], "rocm": [pytest.mark.gpu, pytest.mark.rocm]}
-TARGETS = ("reference", "cpu", "onnx", *(pytest.param(name, marks=marks) for name, marks in GPUS.items()))
+# Every backend that is in the table.
+PARAMETERS = tuple(pytest.param(name, marks=GPUS.get(name, [])) for name in TARGETS)
 
 
-@pytest.fixture(params=TARGETS)
+@pytest.fixture(params=PARAMETERS)
 def target(request: pytest.FixtureRequest) -> str:
     """Each backend in turn; one that can't run here is skipped with its own word for what is missing."""
     from headrace.backends import backend

@@ -44,8 +44,6 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
         launch = attention(CASES[name], dtype, architecture)
         multiplies = str(dtype).removeprefix("torch.")
         yield _row(launch, f"attend_tiles {name}, {multiplies}", architecture, multiplies)
-    merged = attention(CASES["bidirectional"], BF16, architecture, merged=True)
-    yield _row(merged, "attend_tiles tiles shared, two loops, bfloat16", architecture, "bfloat16")
     for name, launch in others():
         yield _row(launch, name, architecture, None)
     if architecture.name in tuning.PRODUCTS:
@@ -61,21 +59,14 @@ def attention(
     architecture: Architecture,
     *,
     blocks: tuning.Blocks | None = None,
-    merged: bool = False,
 ) -> Launch:
     """What a case launches there."""
     given = inputs(case, LENGTHS, dtype, "cpu")
     form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
     chosen = blocks or kernel.tuning_for(given.q, given.v, sum(LENGTHS), form, architecture.name)
-    if merged:
-        chosen = chosen._replace(split=True)
-    tokens = given.q.shape[0]
-    made = tiles.merged(LENGTHS, tokens, kernel.tile_rows(given.q, given.k, chosen), "cpu")
-    work = made if merged else made._replace(bounds=None)
+    made = tiles.spread(given.cu_seqlens, given.q.shape[0], kernel.tile_rows(given.q, given.k, chosen))
     recorder = Recorder()
-    out = given.q.new_empty((tokens, case.heads, case.v_dim))
-    arguments, constants = kernel.launch(*given[:3], out, work, form, given.sinks, given.bias, chosen)
-    recorder[0](*arguments, **constants)
+    kernel.attended(*given[:3], made, chosen, form, given.sinks, given.bias, recorder)
     return _launch(attend_tiles, recorder)
 
 

@@ -95,6 +95,7 @@ def test_a_rewrite_leaves_the_original_alone(program):
 
 def test_weights_are_shared_by_a_rewrite(program):
     again = graphs.rewrite(program.graph, scale_twice)
+    assert again.state_dict.keys() == program.graph.state_dict.keys() != set()
     for name, value in again.state_dict.items():
         assert value.data_ptr() == program.graph.state_dict[name].data_ptr()
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: C901, PLR0913, PLR0915, PLR0917, PIE808 - a kernel takes plain arguments, and is one function where it can
+# ruff: noqa: PLR0913, PLR0915, PLR0917, PIE808 - a kernel takes plain arguments, and is one function where it can
 """The Triton kernel of attention over packed sequences: every mask, bias, dtype and head size, CUDA and ROCm alike.
 
 Whatever the mask, the keys that a query sees are one interval, `first..last`. The blocks of keys that every row of a
@@ -74,12 +74,12 @@ def attend_block(
 
 @triton.jit
 def attend_tiles(
-    Q, K, V, OUT, TILES, BOUNDS, SINKS, BIASES,
-    q_t, q_h, k_t, k_h, v_t, v_h, o_t, o_h, bounds_end, bias_h,
+    Q, K, V, OUT, TILES, SINKS, BIASES,
+    q_t, q_h, k_t, k_h, v_t, v_h, o_t, o_h, bias_h,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CHUNK: tl.constexpr, BIAS: tl.constexpr,
-    REACH: tl.constexpr, SINK: tl.constexpr, MERGED: tl.constexpr, SPLIT: tl.constexpr,
+    REACH: tl.constexpr, SINK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, PACK query heads of one key head side by side, against all the keys that it sees."""
     tile = TILES + (tl.program_id(0) // PROGRAMS) * 4
@@ -109,9 +109,6 @@ def attend_tiles(
 
     first = tl.zeros([BLOCK_M], tl.int32)
     last = tl.zeros([BLOCK_M], tl.int32) + (n - 1)
-    if MERGED:
-        first = tl.load(BOUNDS + base + rows, mask=live, other=0) - key_begin
-        last = tl.load(BOUNDS + bounds_end + base + rows, mask=live, other=0) - key_begin - 1
     lo = 0
     inner_lo = 0
     hi = n
@@ -148,9 +145,6 @@ def attend_tiles(
     if SPLIT:
         ahead = tl.cdiv(inner_lo - lo, BLOCK_N)
         whole = tl.maximum((inner_hi - lo) // BLOCK_N - ahead, 0)
-        if MERGED:
-            # A tile whose rows are all its keys may hold several sequences.
-            whole = tl.where((r0 == 0) & (r1 == n), 0, whole)
         masked -= whole
         for index in range(0, whole):
             acc, top, total = attend_block(

@@ -26,36 +26,6 @@ class Form(NamedTuple):
     bias_kind: str = BiasKind.NONE
 
 
-def varlen_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens: Tensor,
-    length: int,
-    form: Form,
-    *,
-    sinks: Tensor | None = None,
-    bias: Tensor | None = None,
-    work: TileList | None = None,
-    blocks: Blocks | None = None,
-) -> Tensor:
-    """Attention within each sequence of a packed batch, `[T, Hq, Dv]`: what `ops.attention_varlen` says.
-
-    Args:
-        q: any strides but the last, which is 1; `k` and `v` likewise.
-        work: the tiles, where calls share them; otherwise made on the device from `cu_seqlens`.
-        blocks: the tuning; otherwise the table's.
-    """
-    chosen = blocks or tuning_for(q, v, length, form)
-    out = q.new_empty((q.shape[0], q.shape[1], v.shape[2]), dtype=v.dtype)
-    if work is None:
-        rows = tile_rows(q, k, chosen)
-        work = TileList(listed(cu_seqlens, q.shape[0], rows), rows)
-    arguments, constants = launch(q, k, v, out, work, form, sinks, bias, chosen)
-    attend_tiles[programs(work, constants)](*arguments, **constants)
-    return out
-
-
 def listed(cu_seqlens: Tensor, tokens: int, rows: int, kernel: Any = list_tiles) -> Tensor:
     """What `tiles.spread` says, made on the device in one launch."""
     count = tokens // rows + cu_seqlens.shape[0]
@@ -162,13 +132,11 @@ def launch(
     pack = packed_heads(group, blocks.pack)
     assert work.rows * pack <= blocks.m, f"tiles of {work.rows} rows of {pack} heads do not fit in {blocks.m}"
     chunked = form.kind == MaskKind.CHUNKED
-    assert not (chunked and work.bounds is not None), "a shared tile does not know where its sequences begin"
     # What a constant leaves unused still needs a tensor.
-    bounds = q if work.bounds is None else work.bounds
     arguments = (
-        q, k, v, out, work.tiles, bounds, q if sinks is None else sinks, q if bias is None else bias,
+        q, k, v, out, work.tiles, q if sinks is None else sinks, q if bias is None else bias,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), out.stride(0), out.stride(1),
-        bounds.stride(0), 0 if bias is None else bias.stride(0),
+        0 if bias is None else bias.stride(0),
     )  # fmt: skip
     constants = {
         "SCALE": form.scale,
@@ -188,7 +156,6 @@ def launch(
         "BIAS": str(form.bias_kind),
         "REACH": 0 if bias is None or form.bias_kind != BiasKind.RELATIVE else (bias.shape[1] - 1) // 2,
         "SINK": sinks is not None,
-        "MERGED": work.bounds is not None,
         "SPLIT": blocks.split,
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.errors import HeadraceWarning, InputError
+from headrace.errors import InputError, warn
 from headrace.runtime.tools.cli import console, files, lines
 from headrace.runtime.tools.cli.commands import parity, saved
 from headrace.runtime.tools.cli.opening import Opening, serve, several
@@ -257,7 +256,7 @@ def _chosen(program: Any, wish: str | None) -> Any:
 
     task, warning = select(program, wish)
     if warning:
-        warnings.warn(warning, HeadraceWarning, stacklevel=2)
+        warn(warning)
     return task
 
 

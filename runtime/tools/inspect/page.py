@@ -21,7 +21,6 @@ from headrace.runtime.tools.inspect.words import (
     head_dims,
     layers,
     prefill_words,
-    runs_here,
     summary,
     task_reason,
     window_words,
@@ -155,10 +154,9 @@ def _route(program: Program) -> str:
     if program.decision.route is None:
         return _card("Route", "<p>Not decided yet.</p>")
     route = program.decision.route
-    missing = "" if runs_here(route) else '<p class="verdict no">this version cannot run it yet</p>'
     return _card(
         "Route",
-        f'<p class="state">{escape(route.name)}</p>{missing}<p class="soft">{MEANS[route.state]}</p>'
+        f'<p class="state">{escape(route.name)}</p><p class="soft">{MEANS[route.state]}</p>'
         f'<ol class="rules">{"".join(_rules(route))}</ol>'
         f'<p class="prefill"><b>Prefill</b> {escape(prefill_words(program.decision.prefill))}</p>',
         "Which state runs the model: the first rule that matches decides.",

@@ -20,7 +20,6 @@ from headrace.runtime.tools.inspect.words import (
     layers,
     of_its_inputs,
     prefill_words,
-    runs_here,
     summary,
     task_reason,
 )
@@ -108,8 +107,6 @@ def _route(program: Program) -> list[str]:
         ("why", route.reason),
         ("prefill", of_its_inputs(program, prefill_words(program.decision.prefill))),
     ]
-    if not runs_here(route):
-        rows.append(("note", "this version cannot run it yet"))
     return aligned(rows)
 
 

@@ -16,7 +16,6 @@ from headrace.ir import (
     Prefill,
     Program,
     RecurrentSpec,
-    Route,
     State,
     Task,
     TaskDecision,
@@ -24,7 +23,6 @@ from headrace.ir import (
 from headrace.ir.printer import inputs_text, labels_text, limits_text, pooling_text, positions_text
 from headrace.runtime.engine import quantization_gate
 from headrace.runtime.engine.engine import NOT_YET
-from headrace.runtime.state.model_state import STATES
 from headrace.tasks import Tasks
 
 # Contract B in order; the first that matches decides.
@@ -63,9 +61,7 @@ DOES = {
 def summary(program: Program) -> str:
     """One sentence for somebody who has never seen the model."""
     parts = [_kind(program), *_sight(program)]
-    if program.decision.route and not runs_here(program.decision.route):
-        parts.append(f"it needs the {program.decision.route.name}, which this version cannot run yet")
-    elif program.decision.route:
+    if program.decision.route:
         single = program.decision.prefill is Prefill.SINGLE_PASS
         parts += ["it runs in one pass" if single else "it may read a text in chunks", _abilities(program)]
     return of_its_inputs(program, "; ".join(parts) + ".")
@@ -131,11 +127,6 @@ def window_words(spec: AttentionSpec) -> str:
     if spec.mask is MaskKind.CAUSAL:
         return f"no further than {left} back"
     return f"no further than {left} either way" if left == right else f"from {left} back to {right} ahead"
-
-
-def runs_here(route: Route) -> bool:
-    """Whether this version has a state that runs the route."""
-    return route.state is State.CUSTOM or route.state in STATES
 
 
 def _abilities(program: Program) -> str:

@@ -20,7 +20,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from headrace.backends.kernels import ops as _registered  # noqa: F401 - puts the kernel behind the operator
 from headrace.backends.kernels import tuning
 from headrace.backends.kernels.attention import tiles
 from headrace.ir import BiasKind as Bias
@@ -142,7 +141,22 @@ def assert_close(case: Case, given: Inputs, found: Tensor) -> None:
     assert rmse(found, exact) <= 2 * own + 1e-8, f"{rmse(found, exact):.2e} against {own:.2e}"
 
 
-EVERY_WAY = ((False, False), (False, True), (True, False), (True, True))
+def by_kernel(
+    case: Case, given: Inputs, blocks: tuning.Blocks | None = None, split: bool | None = None, length: int = 64
+) -> Tensor:
+    """What the kernel makes of a case, by the launches of the operators that Inductor sees.
+
+    Args:
+        blocks: the tuning; otherwise the table's for sequences of `length`.
+        split: whether it has a loop of its own for keys that need no mask; otherwise as the tuning says.
+    """
+    from headrace.backends.kernels.attention import op as kernel
+
+    form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
+    tuned = blocks or kernel.tuning_for(given.q, given.v, length, form)
+    tuned = tuned if split is None else tuned._replace(split=split)
+    made = kernel.listed(given.cu_seqlens, given.q.shape[0], kernel.tile_rows(given.q, given.k, tuned))
+    return kernel.attended(*given[:3], made, tuned, form, given.sinks, given.bias, kernel.attend_tiles)
 
 
 def check_kernel(
@@ -150,22 +164,11 @@ def check_kernel(
     given: Inputs,
     lengths: tuple[int, ...],
     blocks: tuning.Blocks | None = None,
-    ways: tuple[tuple[bool, bool], ...] = EVERY_WAY,
+    ways: tuple[bool, ...] = (False, True),
 ) -> None:
-    """The ways that the kernel takes through a case: one loop or two, short sequences sharing tiles or not."""
-    from headrace.backends.kernels.attention import op as kernel
-
-    form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
-    chosen = blocks or kernel.tuning_for(given.q, given.v, 64, form)
-    rows = kernel.tile_rows(given.q, given.k, chosen)
-    for split, merging in ways:
-        if merging and case.kind == MaskKind.CHUNKED:
-            continue
-        work = tiles.merged(lengths, given.q.shape[0], rows, given.q.device) if merging else None
-        tuned = chosen._replace(split=split)
-        found = kernel.varlen_attention(
-            *given[:4], 64, form, sinks=given.sinks, bias=given.bias, work=work, blocks=tuned
-        )
+    """The ways that the kernel takes through a case: one loop or two."""
+    for split in ways:
+        found = by_kernel(case, given, blocks, split)
         assert_close(case, given, found)
         assert not found[sum(lengths) :].any(), "rows of no sequence are zeros"
 
@@ -203,12 +206,11 @@ def test_operator_is_sound() -> None:
     )
 
 
-@pytest.mark.parametrize("merging", [False, True])
 @pytest.mark.parametrize("lengths", [RAGGED, SHORT, (16,) * 9, (64, 64), (1,), (), (0, 0)], ids=str)
-def test_tiles_cover_every_row_once(lengths: tuple[int, ...], merging: bool) -> None:
+def test_tiles_cover_every_row_once(lengths: tuple[int, ...]) -> None:
     cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
     tokens, rows = sum(lengths) + FILLING, 32
-    made = tiles.merged(lengths, tokens, rows, "cpu").tiles if merging else tiles.spread(cu_seqlens, tokens, rows)
+    made = tiles.spread(cu_seqlens, tokens, rows)
     sequence = {row: (b, e) for b, e in itertools.pairwise(cu_seqlens.tolist()) for row in range(b, e)}
     covered: list[int] = []
     for row_begin, row_end, key_begin, key_end in made.tolist():
@@ -217,16 +219,9 @@ def test_tiles_cover_every_row_once(lengths: tuple[int, ...], merging: bool) -> 
         for row in range(row_begin, row_end):
             if row >= sum(lengths):
                 assert key_begin == key_end
-            elif merging:
-                assert key_begin <= sequence[row][0]
-                assert key_end >= sequence[row][1]
             else:
                 assert (key_begin, key_end) == sequence[row]
     assert sorted(covered) == list(range(tokens))
-
-
-def test_merging_saves_tiles() -> None:
-    assert len(tiles.merge((16,) * 8, 128, 64)) == 2
 
 
 @pytest.mark.parametrize("family", ["", "sm80", "sm90", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"])
@@ -307,7 +302,7 @@ def interpreted(cases: list[str]) -> None:
         if case.kv_heads == case.heads:
             case = case._replace(heads=2, kv_heads=2)
         try:
-            check_kernel(case, inputs(case, SHORT, dtype, "cpu"), SHORT, tuning.Blocks(32, 16, 4, 1), EVERY_WAY[0::3])
+            check_kernel(case, inputs(case, SHORT, dtype, "cpu"), SHORT, tuning.Blocks(32, 16, 4, 1))
         except AssertionError as error:
             raise AssertionError(f"{name}, {dtype}: {error}") from error
 
@@ -336,11 +331,11 @@ def seeded() -> None:
         case = case._replace(heads=2, kv_heads=2)
         given = inputs(case, SHORT, torch.float32, "cpu")
         kernel.attend_tiles = sound
-        check_kernel(case, given, SHORT, blocks, EVERY_WAY[:1])
+        check_kernel(case, given, SHORT, blocks, (False,))
         with tempfile.TemporaryDirectory() as folder:
             kernel.attend_tiles = mutated(Path(folder), f"defect_{place}", old, new).attend_tiles
             try:
-                check_kernel(case, given, SHORT, blocks, EVERY_WAY[:1])
+                check_kernel(case, given, SHORT, blocks, (False,))
             except AssertionError as error:
                 print(f"{name}: {error}")
             else:
@@ -372,7 +367,7 @@ def run_interpreted(code: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_on_a_gpu(name: str, dtype: torch.dtype) -> None:
     given = inputs(CASES[name], RAGGED, dtype, "cuda")
-    assert_close(CASES[name], given, attention_varlen(*arguments(CASES[name], given)))
+    assert_close(CASES[name], given, by_kernel(CASES[name], given))
     check_kernel(CASES[name], given, RAGGED)
 
 
@@ -382,7 +377,7 @@ def test_kernel_on_a_gpu(name: str, dtype: torch.dtype) -> None:
 def test_every_tuning_on_a_gpu(name: str, length: int) -> None:
     lengths = (1, 700, 64, 2049)
     given = inputs(CASES[name], lengths, torch.bfloat16, "cuda")
-    assert_close(CASES[name], given, attention_varlen(*arguments(CASES[name], given)[:-1], length))
+    assert_close(CASES[name], given, by_kernel(CASES[name], given, length=length))
 
 
 @pytest.mark.gpu
@@ -394,11 +389,11 @@ def test_tiles_are_listed_on_a_gpu() -> None:
 def test_other_sequences_do_not_leak() -> None:
     case = CASES["window both sides"]
     given = inputs(case, RAGGED, torch.bfloat16, "cuda")
-    alone = attention_varlen(*arguments(case, given))
+    alone = by_kernel(case, given)
     begin, end = given.cu_seqlens[1:3].tolist()
     for tensor in given[:3]:
         tensor[begin:end] = torch.nan
-    beside = attention_varlen(*arguments(case, given))
+    beside = by_kernel(case, given)
     assert torch.equal(alone[:begin], beside[:begin])
     assert torch.equal(alone[end:], beside[end:])
 
@@ -428,4 +423,4 @@ def test_compiles_with_inductor(name: str) -> None:
     with torch._dynamo.config.patch(error_on_recompile=True):
         for lengths in (RAGGED, SHORT, (400, 2, 90)):
             given = inputs(case, lengths, torch.bfloat16, "cuda")
-            torch.testing.assert_close(compiled(given), attention_varlen(*arguments(case, given)))
+            torch.testing.assert_close(compiled(given), by_kernel(case, given, blocks))

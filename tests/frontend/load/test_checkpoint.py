@@ -57,7 +57,6 @@ def test_a_folder(folder):
     assert torch.equal(rows(loaded.module), rows(build("bert")))
     assert not loaded.module.training
     assert loaded.config is loaded.module.config
-    assert loaded.raw_config["model_type"] == "bert"
     assert loaded.tokenizer("w5 w6")["input_ids"] == [0, 5, 6, 2]
     assert (loaded.name, loaded.missing, loaded.sentence) == (str(folder), (), None)
 

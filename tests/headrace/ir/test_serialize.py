@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import NamedTuple
 
 import pytest
 
@@ -112,14 +113,37 @@ def test_any_missing_field(field):
     del data[field]
     part = PART_OF.get(field)
     holder = Program if part is None else PARTS[part]
-    default = holder.__dataclass_fields__[field].default
-    if default is dataclasses.MISSING:
+    declared = holder.__dataclass_fields__[field]
+    if declared.default is dataclasses.MISSING and declared.default_factory is dataclasses.MISSING:
         with pytest.raises(KeyError, match=f"{holder.__name__} lacks {field}"):
             decode(Program, data)
     else:
         # A later version's field: a program that was written before it has what was meant then.
+        made = declared.default is dataclasses.MISSING
+        default = declared.default_factory() if made else declared.default
         again = decode(Program, data)
         assert getattr(again if part is None else getattr(again, part), field) == default
+
+
+def test_a_field_that_came_later():
+    """By a default, or by what makes one; of a dataclass, or at the end of a named tuple, which is stored as a list."""
+
+    class Place(NamedTuple):
+        name: str
+        size: int | None = None
+
+    @dataclasses.dataclass(frozen=True)
+    class Fact:
+        name: str
+        place: Place
+        rules: TextRules = dataclasses.field(default_factory=TextRules)
+        count: int = 3
+
+    hints = {"Place": Place, "Fact": Fact}
+    Fact.__annotations__ = {name: hints.get(kind, kind) for name, kind in Fact.__annotations__.items()}
+    assert decode(Fact, {"name": "a", "place": ["b"]}) == Fact("a", Place("b"), TextRules(), 3)
+    with pytest.raises(ValueError, match=r"Place has the fields name, size, met \[\]"):
+        decode(Fact, {"name": "a", "place": []})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +185,6 @@ def test_wrong_types(change, says):
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"window": [1]}, ValueError),
         ({"window": [1, 2, 3]}, ValueError),
         ({"window": ["a", "b"]}, TypeError),
         ({"window": "ab"}, TypeError),

@@ -26,7 +26,7 @@ MODULES = "HEADRACE_NODE_MODULES"
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder that the Python snippets ran in, and the names that they bound."""
-    folder("minilm")  # skips where the weights cannot be had
+    folder("minilm")  # fails where the weights cannot be had
     where, names = tmp_path_factory.mktemp("docs"), dict[str, Any]()
     before = Path.cwd()
     os.chdir(where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,49 @@ def test_a_module_brings_its_state() -> None:
     model.headrace_state = "no class"
     with pytest.raises(headrace.InputError, match="headrace_state"):
         headrace.compile(model, target="reference")
+
+
+def made(factor: float) -> type[headrace.ModelState]:
+    """A class of the same qualified name as every other that this makes."""
+
+    class Scaling(headrace.ModelState):
+        def step(self, executable: Any, inputs: Mapping[str, Tensor]) -> Any:
+            return super().step(executable, inputs) * factor
+
+    return Scaling
+
+
+def test_two_modules_whose_states_share_a_name(tmp_path: Path) -> None:
+    """B1: each model runs its own, for every task, also what is compiled once the other is there."""
+    models = []
+    for factor in (1.0, 3.0):
+        module = build("bert")
+        module.headrace_state = made(factor)
+        models.append(headrace.lower(module, target="reference", pooling="mean"))
+    one, other = (lowered.compile() for lowered in models)
+    assert one.program.decision.route.name == other.program.decision.route.name
+    for task in ("embed", "token_embed"):
+        np.testing.assert_allclose(other([[5, 6]], task=task)[0], 3 * one([[5, 6]], task=task)[0], rtol=1e-5)
+    # B6: an artifact names the class, and no module that brought one in this process stands in for a registration.
+    saved = one.save(tmp_path / "saved")
+    name = one.program.decision.route.name
+    with pytest.raises(headrace.ArtifactError, match=rf"{re.escape(name)}.*not registered here"):
+        headrace.load(saved)
+    headrace.register_model_state(name, made(5.0), when=lambda program: False)
+    try:
+        np.testing.assert_allclose(headrace.load(saved)([[5]])[0], 5 * one([[5]])[0], rtol=1e-5)
+        np.testing.assert_allclose(other([[5]])[0], 3 * one([[5]])[0], rtol=1e-5)
+    finally:
+        unregister_model_state(name)
+
+
+def test_a_name_that_is_registered_anew(registered: str) -> None:
+    """A model goes on with the class that it was made with, in a task that it compiles afterwards too."""
+    model = headrace.compile(build("bert"), target="reference", pooling="mean")
+    unregister_model_state(registered)
+    headrace.register_model_state(registered, made(3.0), when=lambda program: True)
+    model([[5]], task="token_embed")
+    assert model.engine.lane("token_embed").state.batches == 1
 
 
 def test_an_artifact_with_an_unregistered_state_is_refused(registered: str, tmp_path: Path) -> None:

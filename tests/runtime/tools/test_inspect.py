@@ -234,6 +234,7 @@ def test_mask_pictures(node: Any, cells: int, tokens: int) -> None:
     assert f"{node.mask}" in picture(node)
 
 
-def test_every_mask_kind_has_a_picture() -> None:
-    for kind in (MaskKind.CAUSAL, MaskKind.BIDIRECTIONAL):
-        assert "aria-label" in picture(spec(E, mask=kind))
+@pytest.mark.parametrize("kind", sorted(set(MaskKind) - {MaskKind.OPAQUE}))
+def test_every_mask_kind_of_a_typed_program_has_a_picture(kind: MaskKind) -> None:
+    window = Window(3, 0) if kind is MaskKind.CHUNKED else Window()
+    assert f'aria-label="Mask: {kind},' in picture(spec(D if kind.causal else E, mask=kind, window=window))

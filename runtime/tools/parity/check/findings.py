@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,11 +119,6 @@ class Result:
     def passed(self) -> bool:
         """Whether every precision that ran passes."""
         return all(run.passed for run in self.runs)
-
-    def offenders(self) -> Iterator[tuple[Run, Reading]]:
-        """What fails, the worst first."""
-        failed = [(run, reading) for run in self.runs for reading in run.readings if not reading.passed]
-        yield from sorted(failed, key=lambda found: -found[1].share)
 
     def as_json(self) -> str:
         """As a file holds it; `read_result` reads it back."""

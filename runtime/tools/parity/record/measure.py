@@ -15,7 +15,7 @@ from headrace.backends.interface import Backend
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program
 from headrace.runtime.engine import packed_batch, padded_batch
 from headrace.runtime.engine.padded_batch import Step
-from headrace.runtime.state.model_state import state_for
+from headrace.runtime.state.model_state import state_class
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.tools.parity.record.exact import exact_output
 from headrace.runtime.tools.parity.rule import Array
@@ -50,7 +50,7 @@ def together(program: Program, requests: Sequence[Encoded], run: Run) -> list[Ar
 
 def on_target(program: Program, backend: Backend) -> Run:
     """The program compiled for a target."""
-    executable, state = backend.compile(program), state_for(program)
+    executable, state = backend.compile(program), state_class(program)(program)
     return lambda inputs: backend.fetch(state.step(executable, backend.feed(inputs)))
 
 

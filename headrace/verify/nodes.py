@@ -1,0 +1,200 @@
+"""What holds of a program's operators and of the specs about them. Each rule yields where it is broken, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from headrace.graphs.views import arguments
+from headrace.ir.attention import AttentionSpec, AttentionType, BiasKind, MaskKind
+from headrace.ir.program import Layout, Stage
+from headrace.ir.signature import OFFSETS, PoolKind
+from headrace.ops.attention import ATTENTION, MASK, POOL
+from headrace.ops.linear_recurrence import LINEAR_RECURRENCE, MLSTM, WKV
+from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
+from headrace.ops.quantized import LINEAR_FP8
+from headrace.ops.recurrent import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, SELECTIVE_SCAN
+from headrace.verify.signature import Breach
+from headrace.verify.view import View, differs, dtype, shape
+
+PADDED_OPERATORS, PACKED_OPERATORS = (ATTENTION, MASK, POOL), (ATTENTION_VARLEN, POOL_VARLEN)
+RECURRENCES = frozenset({CAUSAL_CONV1D, SELECTIVE_SCAN, CHUNK_SCAN, GATED_DELTA_RULE, LINEAR_RECURRENCE, WKV, MLSTM})
+CONVOLUTION = "convolution"
+CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
+
+
+def attention_form(view: View) -> Iterator[Breach]:
+    """An attention has a kind, a window and operands that its operator is defined for."""
+    for node in view.of(ATTENTION, ATTENTION_VARLEN):
+        given = arguments(node)
+        yield from _relation(view, node, given)
+        rank = 4 if node.target is ATTENTION else 3
+        q, k, v = (shape(given[name]) for name in "qkv")
+        if any(sizes is None or len(sizes) != rank for sizes in (q, k, v)):
+            yield node.name, f"its operands are {q}, {k} and {v}, not of {rank} dimensions"
+            continue
+        heads = tuple(sizes[1] for sizes in (q, k, v) if sizes)
+        if all(isinstance(count, int) for count in heads) and (heads[0] % heads[1] or heads[1] != heads[2]):
+            yield node.name, f"{heads[0]} query heads for {heads[1]} of keys and {heads[2]} of values"
+        if given["softcap"] < 0:
+            yield node.name, f"a softcap of {given['softcap']}"
+
+
+def mask_form(view: View) -> Iterator[Breach]:
+    """A mask has a kind and a window that its operator is defined for."""
+    for node in view.of(MASK):
+        yield from _relation(view, node, arguments(node))
+
+
+def _relation(view: View, node: fx.Node, given: dict[str, Any]) -> Iterator[Breach]:
+    """Typed are kinds that say who sees whom; before that one may still be opaque."""
+    kind, window = given["kind"], tuple(given["window"])
+    if kind not in list(MaskKind) or (kind == MaskKind.OPAQUE and view.program.stage is not Stage.TRACED):
+        yield node.name, f"its mask is {kind}"
+    elif len(window) != 2 or min(window) < -1:
+        yield node.name, f"its window is {window}: two numbers of positions, or -1 for no bound"
+    elif kind == MaskKind.CHUNKED and window[0] < 0:
+        yield node.name, f"its window is {window}, which does not say how long a chunk is"
+
+
+def specs_match_nodes(view: View) -> Iterator[Breach]:
+    """Each attention node has one spec, in call order, that says what the node's arguments say."""
+    nodes, specs = view.of(ATTENTION, ATTENTION_VARLEN), view.program.nodes.attention
+    if [node.name for node in nodes] != [spec.node for spec in specs]:
+        yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in specs]}"
+        return
+    orders = [spec.call_order for spec in specs]
+    if orders != sorted(set(orders)):
+        yield "attention", f"the call orders are {orders}"
+    for node, spec in zip(nodes, specs, strict=True):
+        yield from ((node.name, what) for what in _said_otherwise(arguments(node), spec))
+
+
+def _said_otherwise(given: dict[str, Any], spec: AttentionSpec) -> Iterator[str]:
+    kind, window = given["kind"], given["window"]
+    if (spec.mask, tuple(spec.window)) != (kind, tuple(window)):
+        yield f"the spec says {spec.mask} {spec.window}, the node {kind} {window}"
+    if spec.mask.causal and spec.type is not AttentionType.DECODER:
+        yield f"the spec says {spec.type} of a {spec.mask} mask"
+    sizes = [shape(given[name]) or () for name in "qkv"]
+    if all(len(one) > 2 for one in sizes):
+        (_, heads, *_, width), (_, groups, *_), (*_, values) = sizes
+        said = (spec.q_heads, spec.kv_heads, spec.qk_head_dim, spec.v_head_dim)
+        if any(differs(size, one) for size, one in zip((heads, groups, width, values), said, strict=True)):
+            yield f"the spec says heads and widths {said}, the node {(heads, groups, width, values)}"
+    if (spec.scale, spec.softcap) != (given["scale"], given["softcap"]):
+        yield f"the spec says scale {spec.scale} and cap {spec.softcap}, the node {given['scale']}, {given['softcap']}"
+    mask = given.get("mask")  # a packed program has none
+    if spec.mask_node != (mask.name if mask is not None and mask.target is MASK else None):
+        yield f"the spec says the mask {spec.mask_node}, the node {mask}"
+    if (spec.sinks, spec.bias is not BiasKind.NONE) != (given["sinks"] is not None, given["bias"] is not None):
+        yield f"the spec says sinks {spec.sinks} and bias {spec.bias}, the node {given['sinks']} and {given['bias']}"
+
+
+def masks_agree(view: View) -> Iterator[Breach]:
+    """The mask node says the same kind and window as the attention that uses it, and no typed mask is opaque."""
+    for node in view.of(ATTENTION):
+        given = arguments(node)
+        mask, opaque = given["mask"], given["kind"] == MaskKind.OPAQUE
+        if mask is None or (opaque and view.program.stage is Stage.TRACED):
+            continue
+        if mask.target is not MASK:
+            yield node.name, f"its mask {mask.name} is no mask node"
+            continue
+        said = arguments(mask)
+        if (said["kind"], list(said["window"])) != (given["kind"], list(given["window"])):
+            own = f"it says {given['kind']} {given['window']}"
+            yield node.name, f"{own}, {mask.name} says {said['kind']} {said['window']}"
+
+
+def recurrences_match_nodes(view: View) -> Iterator[Breach]:
+    """Each recurrent operator has one spec, in call order; a spec is of a node that is there, and of its operator."""
+    specs = view.program.nodes.recurrent
+    for spec in specs:
+        node = view.named.get(spec.node)
+        if node is None:
+            yield spec.node, f"the spec says {spec.operator}, and no node has this name"
+        elif (operator := _operator(node)) != spec.operator:
+            yield spec.node, f"the spec says {spec.operator}, the node {operator or node.target}"
+        elif any(size < 0 for size in spec.state if isinstance(size, int)):
+            yield spec.node, f"a state of {spec.state}"
+    known = [spec.node for spec in specs]
+    for node in view.of(*RECURRENCES):
+        if node.name not in known:
+            yield node.name, f"a recurrence without a spec; there are those of {', '.join(known) or 'none'}"
+    places = {node.name: place for place, node in enumerate(view.nodes)}
+    found = [places[name] for name in known if name in places]
+    if found != sorted(set(found)):
+        yield known[0], f"the specs are out of call order: {', '.join(known)}"
+
+
+def _operator(node: fx.Node) -> str:
+    if node.target in CONVOLUTIONS:
+        return CONVOLUTION
+    return str(node.target).split(".")[1] if node.target in RECURRENCES else ""
+
+
+def recovered_named(view: View) -> Iterator[Breach]:
+    """What was recovered from a model's own code are attention nodes, and their specs say so."""
+    there, said = {node.name for node in view.of(ATTENTION, ATTENTION_VARLEN)}, view.program.evidence.recovered
+    yield from ((name, "recovered, and no attention has this name") for name in said if name not in there)
+    for spec in view.program.nodes.attention:
+        if spec.recovered is not (spec.node in said):
+            yield spec.node, f"the spec says recovered {spec.recovered}, the program {', '.join(said) or 'none'}"
+
+
+def pool_form(view: View) -> Iterator[Breach]:
+    """A pooling chooses from rows, [batch, sequence, width], in a way that its operator is defined for."""
+    for node in view.of(POOL, POOL_VARLEN):
+        given = arguments(node)
+        sizes = shape(given["hidden"])
+        if given["kind"] not in list(PoolKind):
+            yield node.name, f"it pools by {given['kind']}; known are {', '.join(PoolKind)}"
+        if sizes is None or len(sizes) != 3:
+            yield node.name, f"it pools {given['hidden']}, of shape {sizes}, not rows of sequences"
+
+
+def rows_form(view: View) -> Iterator[Breach]:
+    """The operators are those of the program's layout, and packed ones are told where each sequence begins."""
+    packed = view.program.form.layout is Layout.PACKED
+    foreign = PADDED_OPERATORS if packed else PACKED_OPERATORS
+    for node in view.of(*foreign):
+        rows = Layout.PADDED if packed else Layout.PACKED
+        yield node.name, f"it works on {rows} rows, and the program is {view.program.form.layout}"
+    if packed != (OFFSETS in view.program.signature.input_names):
+        inputs = ", ".join(view.program.signature.input_names)
+        yield OFFSETS, f"the program is {view.program.form.layout}, and its inputs are {inputs}"
+    if packed:
+        yield from _packed(view)
+
+
+def _packed(view: View) -> Iterator[Breach]:
+    offsets, program = view.placeholder(OFFSETS), view.program
+    if program.stage is not Stage.LOWERED or program.form.layout_why:
+        yield "layout", f"a {program.stage} program is packed {program.form.layout_why}".rstrip()
+    if offsets is not None and (dtype(offsets), len(shape(offsets) or ())) != ("int32", 1):
+        yield OFFSETS, f"{dtype(offsets)} of shape {shape(offsets)}, not one int32 a bound"
+    for node in view.of(*PACKED_OPERATORS):
+        if arguments(node)["cu_seqlens"] is not offsets:
+            yield node.name, f"it finds its sequences by {arguments(node)['cu_seqlens']}, not by {OFFSETS}"
+    for spec in program.nodes.recurrent:
+        yield spec.node, "it would carry state from one sequence of a packed row to the next"
+
+
+def quantized_form(view: View) -> Iterator[Breach]:
+    """Layers in eight bits are as many as the program says, and hold weights of eight bits with a scale an output."""
+    layers, made = view.of(LINEAR_FP8), view.program.form.quantized
+    said = made.layers if made is not None else 0
+    # Of a program that returns what nodes computed, those after the last such node are gone.
+    if len(layers) > said or (len(layers) < said and not view.program.nodes.taps):
+        yield "quantized", f"{len(layers)} layers in eight bits, the program says {said}"
+    if made is not None and (made.layers > made.among or view.program.stage is not Stage.LOWERED):
+        yield "quantized", f"{made.layers} of {made.among} linear layers of a {view.program.stage} program"
+    for node in layers:
+        given = arguments(node)
+        weight, scale = shape(given["weight"]) or (), shape(given["scale"]) or ()
+        if dtype(given["weight"]) != "float8_e4m3fn" or len(weight) != 2 or scale != weight[:1]:
+            yield node.name, f"weights {dtype(given['weight'])} {weight} with scales {scale}"
