@@ -13,11 +13,13 @@ import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.progress import Progress
 
 from headrace.errors import LoadError
+from headrace.utils.stderr import Stderr
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def download(wheel: Wheel, into: Path) -> None:
     log = into / "pip.log"
     # Pip's partial download lies in TMPDIR: put there, its size is the progress.
     environment = {**os.environ, "TMPDIR": str(into)}
-    console = Console(stderr=True)
+    console = Console(file=cast(TextIO, Stderr()))
     if not console.is_terminal:
         console.print(f"fetching {wheel.requirement} ({wheel.megabytes} MB)", highlight=False, soft_wrap=True)
     with log.open("w") as output, Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

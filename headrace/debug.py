@@ -4,10 +4,11 @@
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from headrace.utils.stderr import Stderr
 
 STAGES, TIMES, PROGRAMS, CODE = 1, 2, 3, 4
 
@@ -21,7 +22,7 @@ def level() -> int:
 def say(at: int, text: str) -> None:
     """Write `text` to stderr where the switch stands at `at` or above."""
     if level() >= at:
-        print(f"[headrace] {text}", file=sys.stderr)
+        Stderr().write(f"[headrace] {text}\n")
 
 
 @contextmanager

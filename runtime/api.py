@@ -82,7 +82,8 @@ class Traced:
 
     def explain(self, form: str = "text") -> str:
         """Attention, route and tasks, as "text" or "html"."""
-        return explain(self.analysed, form)
+        chosen, _ = select(self.analysed, None)
+        return explain(self.analysed, form, task=chosen)
 
     def lower(self, target: str = "auto") -> Lowered:
         """Decide for a target."""

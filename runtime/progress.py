@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO, cast
 
 from headrace.runtime.text.validate import require_choice
+from headrace.utils.stderr import Stderr
 
 PATIENCE = 2.0
 
@@ -22,7 +23,7 @@ class Bar:
 
         counted = (BarColumn(), MofNCompleteColumn()) if total else ()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress = Progress(*columns, console=Console(file=cast(TextIO, Stderr())), transient=True)
         self._task = self._progress.add_task(what, total=total)
         self._timer = threading.Timer(PATIENCE, self._progress.start)
         self._timer.daemon = True
@@ -66,7 +67,7 @@ def bar(what: str, total: int | None = None, shown: bool | None = None) -> Itera
         InputError: `shown` is none of True, False and None.
     """
     require_choice("progress", shown)
-    line = Bar(what, total) if (sys.stderr.isatty() if shown is None else shown) else Nothing()
+    line = Bar(what, total) if (Stderr().isatty() if shown is None else shown) else Nothing()
     try:
         yield line
     finally:

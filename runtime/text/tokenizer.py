@@ -219,7 +219,7 @@ class Texts:
     def _warn_of_cuts(self, cut: list[int], total: int) -> None:
         warn(
             f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
-            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or False to refuse them."
+            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or truncate=False to refuse them."
         )
 
     def _surely_fit(self, encoded: list[Encoded]) -> bool:

@@ -184,7 +184,7 @@ def test_what_is_no_number_fails(value: float) -> None:
 
 def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     """0 where it passes, 1 where it does not, 2 for a user's mistake."""
-    from headrace.runtime.tools.cli.app import main
+    from headrace.runtime.tools.cli import main
     from tests.parity import defects
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -209,6 +209,8 @@ def test_exit_codes(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     text = Path(page).read_text()
     assert "Worst offenders" in text
     assert "The two machines differ in nothing" in text
+    assert "The two machines differ in nothing that was recorded.\n" in said
+    assert "The two machines differ in\n" not in said
     assert text.index("attention 1") < text.index("Heat map")
 
     assert run("report", one, str(bundle))[0] == 0

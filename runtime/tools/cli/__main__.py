@@ -1,5 +1,5 @@
 """`python -m headrace.runtime.tools.cli`."""
 
-from headrace.runtime.tools.cli.app import main
+from headrace.runtime.tools.cli import main
 
 main()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headrace import __version__
-from headrace.errors import InputError, warn
+from headrace.errors import warn
 from headrace.runtime.tools.cli import console, files, lines
 from headrace.runtime.tools.cli.commands import parity, saved
 from headrace.runtime.tools.cli.opening import Opening, serve, several
@@ -26,12 +26,15 @@ from headrace.runtime.tools.cli.options import (
     Pooling,
     Prefill,
     Revision,
+    Source,
     Target,
     Task,
     Texts,
+    TokenBudget,
     Tokenizer,
     Truncate,
     Trust,
+    TrustFolder,
 )
 
 app = typer.Typer(
@@ -44,10 +47,9 @@ app = typer.Typer(
 )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0, 2 after one line on a user's mistake, 130 when interrupted."""
-    command = typer.main.get_command(app)
-    sys.exit(console.run(lambda: command.main(arguments, prog_name="headrace", standalone_mode=False)))
+def run(arguments: list[str] | None = None) -> Any:
+    """Run the command that the arguments name; None takes the process's. What goes wrong comes as an exception."""
+    return typer.main.get_command(app).main(arguments, prog_name="headrace", standalone_mode=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -65,7 +67,10 @@ def explain(
     as_json: Json = False,
     task: Task = None,
     target: Annotated[
-        str | None, typer.Option(help="Also what this target would do, and why: rocm:gfx942, cuda:sm90, cpu ...")
+        str | None,
+        typer.Option(
+            help="Also what this target would do, and why: rocm:gfx942, cuda:sm90, cpu ... Not of a saved model."
+        ),
     ] = None,
     dtype: Dtype = None,
     prefill: Prefill = None,
@@ -93,7 +98,7 @@ def explain(
     if as_json:
         print(json.dumps(encode(program), indent=1))
     elif html is None:
-        print(explained(program, **decided), end="")
+        console.say(explained(program, **decided))
 
 
 @app.command()
@@ -118,11 +123,11 @@ def tasks(
     if as_json:
         print(json.dumps({"default": chosen, "tasks": encode(program.decision.tasks)}, indent=1))
     else:
-        print("\n".join(line[2:] for line in task_table(program, chosen)))
+        console.say("\n".join(line[2:] for line in task_table(program, chosen)) + "\n")
 
 
 @app.command()
-def probe(model: Model, revision: Revision = None, trust_remote_code: Trust = False) -> None:
+def probe(model: Source, revision: Revision = None, trust_remote_code: Trust = False) -> None:
     """What every attention is declared to see beside what it was seen to see. Exits 1 where they disagree."""
     traced = Opening(model, revision=revision, trust_remote_code=trust_remote_code).trace()
     from headrace.runtime.tools.cli.commands.probe_report import report
@@ -145,6 +150,7 @@ def embed(  # noqa: PLR0913 - a command's options are its arguments
     max_length: MaxLength = None,
     truncate: Truncate = None,
     batch_size: BatchSize = None,
+    token_budget: TokenBudget = None,
     normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="To unit length.")] = None,
     dimensions: Annotated[int | None, typer.Option(help="Keep the first so many.")] = None,
     prompt: Annotated[str | None, typer.Option(help="A prompt's name in the folder, or its text.")] = None,
@@ -153,17 +159,19 @@ def embed(  # noqa: PLR0913 - a command's options are its arguments
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    trust: TrustFolder = False,
 ) -> None:
     """One vector a text: {"embedding": [...]}."""
     opening = Opening(
-        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
-    )
+        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
+        token_budget,
+    )  # fmt: skip
 
-    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+    def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
         found = compiled.embed(chunk, normalize, dimensions, prompt, truncate=truncate, batch_size=batch_size)
         return lines.vectors(found)
 
-    serve(opening, "embed", _single(lines.requests(texts or [], input_, plain)), answer)
+    serve(opening, "embed", lines.Source(texts or [], input_, plain), answer, trust)
 
 
 @app.command()
@@ -178,18 +186,22 @@ def classify(  # noqa: PLR0913
     max_length: MaxLength = None,
     truncate: Truncate = None,
     batch_size: BatchSize = None,
+    token_budget: TokenBudget = None,
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    trust: TrustFolder = False,
 ) -> None:
     """The best label of each text or pair: {"label": ..., "score": ..., "scores": {...}}."""
-    opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
+    opening = Opening(
+        model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code, token_budget
+    )
 
-    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+    def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
         return map(lines.record, compiled.classify(chunk, truncate=truncate, batch_size=batch_size))
 
-    serve(opening, "classify", lines.requests(texts or [], input_, plain), answer)
+    serve(opening, "classify", lines.Source(texts or [], input_, plain, pairs=True), answer, trust)
 
 
 @app.command()
@@ -205,19 +217,23 @@ def token_classify(  # noqa: PLR0913
     max_length: MaxLength = None,
     truncate: Truncate = None,
     batch_size: BatchSize = None,
+    token_budget: TokenBudget = None,
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    trust: TrustFolder = False,
 ) -> None:
     """The labelled tokens or spans of each text: {"entities": [{"label": ..., "start": ..., ...}]}."""
-    opening = Opening(model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code)
+    opening = Opening(
+        model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code, token_budget
+    )
 
-    def answer(compiled: Any, chunk: list[Any]) -> Iterable[dict[str, Any]]:
+    def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
         found = compiled.token_classify(chunk, aggregation, truncate=truncate, batch_size=batch_size)
         return ({"entities": [lines.record(entity) for entity in entities]} for entities in found)
 
-    serve(opening, "token_classify", _single(lines.requests(texts or [], input_, plain)), answer)
+    serve(opening, "token_classify", lines.Source(texts or [], input_, plain), answer, trust)
 
 
 app.command(name="compile")(saved.compile_)
@@ -244,10 +260,11 @@ def demo(
     target: Target = "auto",
 ) -> None:
     """Headrace on real models: similarities, names in a sentence, the page, a refusal and its cure."""
-    from headrace.runtime.tools.cli.commands.demo import run
+    from headrace.runtime.tools.cli.commands.demo import shown
 
-    for line in run(out, target):
-        print(line, flush=True)
+    for line in shown(out, target):
+        console.say(f"{line}\n")
+        sys.stdout.flush()
 
 
 def _chosen(program: Any, wish: str | None) -> Any:
@@ -258,10 +275,3 @@ def _chosen(program: Any, wish: str | None) -> Any:
     if warning:
         warn(warning)
     return task
-
-
-def _single(requests: Iterable[lines.Request]) -> Iterable[lines.Request]:
-    for number, request in enumerate(requests, 1):
-        if not isinstance(request, str):
-            raise InputError(f'Request {number} is a pair of texts; this command takes single ones, without "pair".')
-        yield request

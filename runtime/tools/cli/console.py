@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from headrace import debug
 from headrace.errors import HeadraceError, HeadraceWarning, missing_library
+from headrace.runtime.tools.cli import streams
 from headrace.runtime.tools.inspect.tables import printable
+from headrace.utils.stderr import Stderr
 
 CLOSED, WRONG, INTERRUPTED = 1, 2, 130
+# A full disk, a quota, a file that may grow no further, and one that was closed since.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF)
 # Set before these libraries are imported: each reads its variable once.
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -24,16 +29,22 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "true",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
-# Messages name options as Python has them; a reader of the command line has these.
+# Messages name options as Python has them; a reader of the command line has these. Folders may be called so too.
 OPTION = re.compile(
-    r"\b(target|dtype|max_length|prefill|pooling|tokenizer|revision|trust_remote_code|truncate|normalize|dimensions|"
-    r'prompt|batch_size|aggregation|task|quantize|force|model)=(?:["\']([\w.-]*)["\']|(\w*))'
+    r"(?<![\w/.-])(target|dtype|max_length|prefill|pooling|tokenizer|revision|trust_remote_code|truncate|normalize|"
+    r"dimensions|prompt|batch_size|token_budget|aggregation|task|quantize|force|model|trust|profile)="
+    r"""(?:["']([\w.:-]*)["']|(\w*))(?![\w.-]*/)"""
 )
 
 
 def note(text: str) -> None:
     """A line for the user beside the answers, on stderr."""
-    print(f"headrace: {printable(text)}", file=sys.stderr)
+    Stderr().write(f"headrace: {printable(text)}\n")
+
+
+def say(text: str) -> None:
+    """Text for the user on standard output, with the options as the command line has them."""
+    sys.stdout.write(option_words(text))
 
 
 def run(command: Callable[[], Any]) -> int:
@@ -54,16 +65,33 @@ def run(command: Callable[[], Any]) -> int:
         warnings.simplefilter("always", HeadraceWarning)
         warnings.showwarning = _warn  # restored with the filters
         try:
-            code = command()
-            sys.stdout.flush()  # a reader that is gone shows here, not while Python shuts down
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return CLOSED
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        except Exception as error:
-            return _failed(error)
+            return _code(command)
+        finally:
+            _settle(sys.stderr)
+
+
+def _code(command: Callable[[], Any]) -> int:
+    try:
+        code = command()
+        if code == INTERRUPTED:  # what typer makes of it
+            raise KeyboardInterrupt
+        sys.stdout.flush()  # a reader that is gone shows here, not while Python shuts down
         return code if isinstance(code, int) else 0
+    except (BrokenPipeError, KeyboardInterrupt) as error:
+        streams.let_go(sys.stdout)  # where nobody reads, to write the rest would wait for ever
+        return CLOSED if isinstance(error, BrokenPipeError) else INTERRUPTED
+    except Exception as error:
+        code = _failed(error)
+        _settle(sys.stdout)
+        return code
+
+
+def _settle(stream: TextIO) -> None:
+    """Have a stream written to its end while a failure can still be passed over."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        streams.let_go(stream)
 
 
 def _warn(message: Warning | str, category: Any, *_place: Any, **_more: Any) -> None:
@@ -80,8 +108,8 @@ def _failed(error: Exception) -> int:
     if isinstance(error, HeadraceError):
         note(option_words(one_line(str(error))))
         return WRONG
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        note(f"the answers cannot be written: {error.strerror}")
+    if isinstance(error, OSError) and (isinstance(error, io.UnsupportedOperation) or error.errno in UNWRITABLE):
+        note(f"{error.filename or 'the answers'} cannot be written: {error.strerror or 'standard output is closed'}")
         return WRONG
     if isinstance(error, ImportError) and (refusal := missing_library(error, "this command")) is not None:
         note(str(refusal))
@@ -98,7 +126,7 @@ def option_words(text: str) -> str:
     """`truncate=True` as `--truncate`, `target="cpu"` as `--target cpu`."""
 
     def spelled(match: re.Match[str]) -> str:
-        name, value = match[1].replace("_", "-"), match[2] or match[3] or ""
+        name, value = match[1].replace("_", "-"), '""' if match[2] == "" else match[2] or match[3] or ""
         if value in ("True", "False"):
             return f"--{name}" if value == "True" else f"--no-{name}"
         return f"--{name} {value}".rstrip()

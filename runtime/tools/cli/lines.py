@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from headrace.errors import InputError
+from headrace.runtime.tools.cli.waiting import waiting
 from headrace.runtime.tools.inspect.tables import printable
 
 Request = str | tuple[str, str]
@@ -22,39 +22,73 @@ NAMES = {dict: "object", list: "list", bool: "boolean", int: "number", float: "n
 VERBATIM = "--plain takes every line as it is"
 
 
-def requests(texts: list[str], file: Path | None, plain: bool) -> Iterator[Request]:
-    """The texts given as arguments, else those of a file's lines, else those of standard input.
+@dataclass(frozen=True)
+class Source:
+    """Where the requests come from: arguments, else a file's lines, else those of standard input.
 
-    Args:
+    Attributes:
         plain: whether a line is a text even where it is JSON.
-
-    Raises:
-        InputError: nothing is given, the file cannot be read, or a line holds no text.
+        pairs: whether a request may be a pair of texts.
     """
-    if texts and file:
-        raise InputError("Texts stand in the command line and in --input; give one of them.")
-    if texts:
-        yield from texts
-    elif file:
-        try:
-            with file.open("rb") as stream:
-                yield from _lines(stream, str(file), plain)
-        except OSError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror}.") from error
-    elif sys.stdin.isatty():
-        raise InputError("Nothing to read: give texts after the model, lines on standard input, or --input FILE.")
-    else:
-        yield from _lines(sys.stdin.buffer, "standard input", plain)
 
+    texts: Sequence[str]
+    file: Path | None
+    plain: bool = False
+    pairs: bool = False
 
-def _lines(stream: IO[bytes], name: str, plain: bool) -> Iterator[Request]:
-    for number, raw in enumerate(stream, 1):
-        where = f"Line {number} of {name}"
+    def chunks(self) -> Iterator[Sequence[Request]]:
+        """The requests in lists: of lines those that are there, `CHUNK` at most.
+
+        Raises:
+            InputError: nothing is given, the file cannot be read, or a line holds no text. Those before a bad line
+                come first, unless the first list would hold it: then no model need be loaded to refuse it.
+        """
+        if self.texts and self.file:
+            raise InputError("Texts stand in the command line and in --input; give one of them.")
+        if self.texts:
+            yield from (self.texts[at : at + CHUNK] for at in range(0, len(self.texts), CHUNK))
+        elif self.file:
+            try:
+                with self.file.open("rb") as stream:
+                    yield from self._read(stream)
+            except OSError as error:
+                raise InputError(f"{self.file} cannot be read: {error.strerror}.") from error
+        elif sys.stdin is None or sys.stdin.isatty():
+            raise InputError("Nothing to read: give texts after the model, lines on standard input, or --input FILE.")
+        else:
+            yield from self._read(sys.stdin.buffer)
+
+    def resume(self, number: int) -> str:
+        """How to go on from a request, in a sentence."""
+        if self.texts:
+            return f"The texts before it are answered; go on from text {number}."
+        command = f" (tail -n +{number} {self.file})" if self.file else ""
+        return f"The lines before it are answered; go on from line {number}{command}."
+
+    def _read(self, stream: IO[bytes]) -> Iterator[list[Request]]:
+        number = 0
+        for raws in waiting(stream, CHUNK):
+            good: list[Request] = []
+            try:
+                for raw in raws:
+                    good.append(self._request(raw, number + len(good) + 1))
+            except InputError:
+                if number and good:
+                    yield good
+                raise
+            yield good
+            number += len(good)
+
+    def _request(self, raw: bytes, number: int) -> Request:
+        where = f"Line {number} of {self.file or 'standard input'}"
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise InputError(f"{where} is not UTF-8 (byte {error.start + 1}). Convert it to UTF-8.") from error
-        yield line if plain else parse(line, where)
+        found = line if self.plain else parse(line, where)
+        if not self.pairs and not isinstance(found, str):
+            raise InputError(f'{where} is a pair of texts; this command takes single ones, without "pair".')
+        return found
 
 
 def parse(line: str, where: str) -> Request:
@@ -97,7 +131,7 @@ def _short(text: str) -> str:
     return printable(text if len(text) <= 40 else text[:37] + "...")
 
 
-def read_arrays(paths: list[Request]) -> list[np.ndarray[Any, Any]]:
+def read_arrays(paths: Sequence[Request]) -> list[np.ndarray[Any, Any]]:
     """The array in each .npy file, for a model that reads arrays.
 
     Raises:
@@ -113,13 +147,6 @@ def read_arrays(paths: list[Request]) -> list[np.ndarray[Any, Any]]:
                 "of one file a request, as numpy.save writes it; Headrace decodes no images and no sound."
             ) from error
     return found
-
-
-def chunks(source: Iterable[Request]) -> Iterator[list[Request]]:
-    """The requests in lists of `CHUNK`, as they are drawn."""
-    iterator = iter(source)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
 
 
 def write(answers: Iterable[dict[str, Any]]) -> None:

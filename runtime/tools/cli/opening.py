@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, InputError
-from headrace.runtime.tools.cli import console
-from headrace.runtime.tools.cli.lines import Request, chunks, read_arrays, write
+from headrace.errors import HeadraceError, InputError, NonFiniteError, OutOfMemoryError
+from headrace.runtime.tools.cli import console, streams
+from headrace.runtime.tools.cli.lines import Request, Source, read_arrays, write
 
 if TYPE_CHECKING:
     from headrace.ir import Program
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from headrace.runtime.model import CompiledModel
 
 MANIFEST = "headrace.json"
-Answer = Callable[["CompiledModel", list[Any]], Iterable[dict[str, Any]]]
+# What one request can be the cause of.
+OF_REQUESTS = (InputError, NonFiniteError, OutOfMemoryError)
+Answer = Callable[["CompiledModel", Sequence[Any]], Iterable[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Opening:
     tokenizer: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
+    token_budget: int | None = None
     quantize: str | None = None
 
     @property
@@ -51,21 +54,22 @@ class Opening:
         """The model traced, for commands that run nothing."""
         import headrace
 
-        self._require_source()
+        self.require_source()
         return headrace.trace(self.model, **self._options)
 
     def lower(self) -> Lowered:
         """The model decided for the target, which need not be here where its architecture is named."""
         import headrace
 
-        self._require_source()
+        self.require_source()
         return headrace.lower(self.model, target=self.target, **self._options)
 
-    def compile(self, task: str | None, force: bool = False) -> CompiledModel:
+    def compile(self, task: str | None, force: bool = False, trust: bool = False) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.
 
         Args:
             force: keep a quantised model whose answers fail the gate.
+            trust: run a saved model's machine code also where others could have written it.
 
         Raises:
             InputError: an option that a saved model has decided already.
@@ -74,11 +78,11 @@ class Opening:
 
         if not self.is_saved:
             return headrace.compile(
-                self.model, task=task, target=self.target, max_length=self.max_length, quantize=self.quantize,
-                force=force, **self._options,
+                self.model, task=task, target=self.target, max_length=self.max_length,
+                token_budget=self.token_budget, quantize=self.quantize, force=force, **self._options,
             )  # fmt: skip
         self._require_unsettled()
-        return headrace.load(self.model, target=self.target)
+        return headrace.load(self.model, target=self.target, trust=trust or None)
 
     def decided(self) -> tuple[Program, str | None]:
         """The analysed program, and the target that a saved model is for; such a one is not loaded."""
@@ -90,7 +94,12 @@ class Opening:
         program, manifest = decided(Path(self.model).expanduser())
         return program, str(manifest["target"])
 
-    def _require_source(self) -> None:
+    def require_source(self) -> None:
+        """Refuse a saved model for what only the original can be used for.
+
+        Raises:
+            InputError: it is one.
+        """
         if self.is_saved:
             raise InputError(
                 f"{self.model} is a saved model, without the original model and its graph, which this command needs. "
@@ -98,37 +107,60 @@ class Opening:
             )
 
     def _require_unsettled(self) -> None:
-        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision", "quantize")
+        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision", "token_budget", "quantize")
         if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
-            raise InputError(f"{self.model} is a saved model, which has settled {', '.join(given)}. Leave that out.")
+            raise InputError(
+                f"{self.model} is a saved model, which has settled {', '.join(given)}. Leave that out, or compile the "
+                "model anew with it."
+            )
 
     @property
     def is_saved(self) -> bool:
-        """Whether the model is a folder that `headrace compile` wrote."""
+        """Whether the model is a folder that `headrace compile` or `headrace export` wrote."""
         return (Path(self.model).expanduser() / MANIFEST).is_file()
 
 
-def serve(opening: Opening, task: str, requests: Iterable[Request], answer: Answer) -> None:
+def serve(opening: Opening, task: str, source: Source, answer: Answer, trust: bool = False) -> None:
     """Answer the requests in their order, a chunk at a time.
 
     The first chunk is read before the model is loaded, so that a bad line costs no waiting; without any, nothing is.
     The target and dtype are said once there are answers.
+
+    Raises:
+        HeadraceError: a request is bad; those before it are answered, unless the first chunk has a line without a text.
     """
+    streams.require_output()
     model, done = None, 0
-    for chunk in chunks(requests):
-        if model is None:
-            model = opening.compile(task)
-        try:
-            counting = model.counting_from(done)
-            answers = answer(counting, read_arrays(chunk) if model.program.signature.arrays else chunk)
-        except HeadraceError as error:
-            if not done:
-                raise
-            raise HeadraceError(f"After {done} texts: {error}") from error
+    try:
+        for chunk in source.chunks():
+            if model is None:
+                model = opening.compile(task, trust=trust)
+            for count, answers in _answered(model, chunk, done, answer):
+                if not done:
+                    console.note(f"target {model.target}, {model.dtype}")
+                write(answers)
+                done += count
+    except HeadraceError as error:
         if not done:
-            console.note(f"target {model.target}, {model.dtype}")
-        write(answers)
-        done += len(chunk)
+            raise
+        raise HeadraceError(f"After {done} texts: {error} {source.resume(done + 1)}") from error
+
+
+def _answered(
+    model: CompiledModel, chunk: Sequence[Request], first: int, answer: Answer
+) -> Iterator[tuple[int, Iterable[dict[str, Any]]]]:
+    """The answers, of how many requests they are; where one is bad, those before it in ever smaller parts first."""
+    try:
+        counted = model.counting_from(first + 1)  # as lines are
+        answers = answer(counted, read_arrays(chunk) if model.program.signature.arrays else chunk)
+    except OF_REQUESTS:
+        if len(chunk) == 1:
+            raise
+        half = len(chunk) // 2
+        yield from _answered(model, chunk[:half], first, answer)
+        yield from _answered(model, chunk[half:], first + half, answer)
+    else:
+        yield len(chunk), answers
 
 
 def several(values: list[str] | None) -> tuple[str, ...] | None:

@@ -205,6 +205,13 @@ def test_a_task_that_this_version_cannot_run_says_so() -> None:
     assert "generate text" not in summary(program)
 
 
+def test_a_traced_model_names_the_task_that_it_would_be_compiled_for(traced: Any) -> None:
+    from headrace.runtime.api import Traced
+
+    said = Traced(traced("bert", "AutoModel"), None, None, {}).explain()
+    assert re.search(r"\n  default task +embed\n", said)
+
+
 def test_default_task_is_marked() -> None:
     program = routed(facts(E))
     assert re.search(r"embed +supported +default", explain(program, task=Task.EMBED))

@@ -28,7 +28,7 @@ NAMES = "Please send the parcel to Sarah Connor, 12 Elm Street, Springfield, and
 TOKENS = [[5, 17, 42, 8], [3, 9]]
 
 
-def run(page: Path, target: str = "auto") -> Iterator[str]:
+def shown(page: Path, target: str = "auto") -> Iterator[str]:
     """Show everything, a step at a time.
 
     Args:

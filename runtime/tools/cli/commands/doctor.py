@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -201,11 +202,22 @@ def _devices() -> Iterator[Finding]:
                 "torch import", Mark.WRONG, str(error).splitlines()[0], 'pip install --force-reinstall "torch"'
             )
         return
-    from headrace.backends import TARGETS
-
     yield _gpu(torch)
     yield _triton()
-    yield Finding("targets", Mark.OK, ", ".join(TARGETS))
+    yield _targets()
+
+
+def _targets() -> Finding:
+    """Which targets run a model here; the lines before say what the others lack."""
+    from headrace.backends import TARGETS, backend
+
+    here = []
+    for target in TARGETS:
+        with suppress(TargetError):
+            backend(target)
+            here.append(target)
+    others = ", ".join(target for target in TARGETS if target not in here)
+    return Finding("targets", Mark.OK, ", ".join(here) + (f"; not here: {others}" if others else ""))
 
 
 def _gpu(torch: Any) -> Finding:

@@ -9,8 +9,8 @@ import typer
 
 from headrace.errors import InputError
 from headrace.runtime.tools.cli import console, files
-from headrace.runtime.tools.cli.opening import several
-from headrace.runtime.tools.cli.options import Model, Pooling, Prefill, Revision, Target, Task, Trust
+from headrace.runtime.tools.cli.opening import Opening, several
+from headrace.runtime.tools.cli.options import Pooling, Prefill, Revision, Source, Target, Task, Trust
 
 if TYPE_CHECKING:
     from headrace.runtime.tools.parity.check.findings import Result
@@ -27,7 +27,7 @@ Json = Annotated[Path | None, typer.Option("--json", help="Write the result here
 
 @app.command()
 def record(
-    model: Model,
+    model: Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     task: Task = None,
     target: Target = "auto",
@@ -39,6 +39,7 @@ def record(
     trust_remote_code: Trust = False,
 ) -> None:
     """Write a bundle of a model, and check it on this machine. Exits 1 where this target does not pass it."""
+    Opening(model).require_source()
     from headrace.runtime.tools.parity.record.recording import record
     from headrace.runtime.tools.parity.rule import SLACK
 

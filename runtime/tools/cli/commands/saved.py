@@ -19,13 +19,17 @@ from headrace.runtime.tools.cli.options import (
     Pooling,
     Prefill,
     Revision,
+    Source,
     Target,
     Task,
+    TokenBudget,
     Tokenizer,
     Trust,
+    TrustFolder,
 )
 
 Saved = Annotated[Path, typer.Argument(help="A folder that `headrace export` or `headrace compile` wrote.")]
+Exported = Annotated[Path, typer.Argument(help="A folder that `headrace export` wrote.")]
 
 
 def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
@@ -42,6 +46,8 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: Trust = False,
+    token_budget: TokenBudget = None,
+    trust: TrustFolder = False,
     quantize: Annotated[
         str | None, typer.Option(help="fp8 multiplies large layers in 8 bits (cuda); what it costs is printed.")
     ] = None,
@@ -56,10 +62,11 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 ) -> None:
     """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
     opening = Opening(
-        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code, quantize
-    )
+        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
+        token_budget, quantize,
+    )  # fmt: skip
     if kernels_only and quantize is not None:
-        raise InputError("--kernels-only compiles the kernels of the model as it is. Leave quantize= out.")
+        raise InputError("--kernels-only compiles the kernels of the model as it is. Leave --quantize out.")
     if kernels_only:
         from headrace.runtime.tools.cli.commands.kernels import compile_kernels
 
@@ -68,7 +75,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if out is None:
         raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
     require_place(out)
-    compiled = opening.compile(task, force)
+    compiled = opening.compile(task, force, trust)
     if compiled.quantized is not None:
         console.note(words(compiled.quantized))
     folder = compiled.save(out)
@@ -76,7 +83,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 
 def export(
-    model: Model,
+    model: Source,
     out: Annotated[Path, typer.Argument(help="The folder to write; Headrace and onnxruntime take it as it is.")],
     profile: Annotated[str, typer.Option(help="std, fast or portable.")] = "std",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or int8.")] = "float32",
@@ -106,11 +113,11 @@ def inspect(folder: Saved) -> None:
     """What a saved model is: its attention, route, tasks, files. Loads nothing."""
     from headrace.runtime.tools.cli.commands.onnx import describe
 
-    print(describe(folder), end="")
+    console.say(describe(folder))
 
 
 def verify(
-    folder: Saved, target: Annotated[str, typer.Option(help="onnx, or one provider: onnx:cuda ...")] = "onnx"
+    folder: Exported, target: Annotated[str, typer.Option(help="onnx, or one provider: onnx:cuda ...")] = "onnx"
 ) -> None:  # fmt: skip
     """Whether an exported model answers here as it did where it was made. Exits 1 where it does not."""
     from headrace.runtime.tools.cli.commands.onnx import checked

@@ -9,7 +9,7 @@ from math import log10
 from headrace.runtime.tools.inspect.document import document
 from headrace.runtime.tools.parity.check.findings import Reading, Result, Run
 from headrace.runtime.tools.parity.report.heat import NOTE, badge, heat
-from headrace.runtime.tools.parity.report.text import culprit_words, times, verdict
+from headrace.runtime.tools.parity.report.text import SAME, culprit_words, times, verdict
 
 LETTERS = "AB"
 SHOWN_OFFENDERS = 12
@@ -59,7 +59,7 @@ def _header(results: Sequence[Result], name: str) -> str:
 def _summary(results: Sequence[Result]) -> str:
     failed = [(run, letter, result) for result, letter in _lettered(results) for run in result.runs if not run.passed]
     if not failed:
-        whose = "Both machines compute" if len(results) > 1 else "This target computes"
+        whose = "Both compute" if len(results) > 1 else "This target computes"
         return f"{whose} the same, inside and at the end: every node is as close to float64 as its precision allows."
     run, letter, result = max(failed, key=lambda one: one[0].worst.share)
     where = f"{letter} ({result.target})" if letter else result.target
@@ -69,7 +69,7 @@ def _summary(results: Sequence[Result]) -> str:
     if run.culprit is not None and run.culprit.node:
         said += f"; the first node of the graph to part is {run.culprit.node} ({run.culprit.operator})"
     if len(results) > 1 and any(other.passed for other in results):
-        said += ". The other machine passes"
+        said += ". The other passes"
     return f"{said}."
 
 
@@ -118,7 +118,7 @@ def _offenders(results: Sequence[Result]) -> str:
     shown = (failed or found[:3])[:SHOWN_OFFENDERS]
     longest = max((one[2].share for one in shown if one[2].share < float("inf")), default=1.0)
     rows = "".join(_offender(letter, run, reading, longest) for letter, run, reading in shown)
-    names = [*(["machine"] if len(results) > 1 else []), "precision", "node", "rmse", "limit", "times the limit"]
+    names = [*(["result"] if len(results) > 1 else []), "precision", "node", "rmse", "limit", "times the limit"]
     head = "".join(f'<th scope="col">{name}</th>' for name in names)
     more = f" {len(failed) - len(shown)} more are past theirs." if len(failed) > len(shown) else ""
     title = "Worst offenders" if failed else "Nearest to their limits"
@@ -154,7 +154,7 @@ def _machines(results: Sequence[Result]) -> str:
     if len(results) > 1:
         rows = results[0].environment.differences(results[1].environment)
         cells = [tuple(cell or "none" for cell in row) for row in rows]
-        note = "What the two machines differ in." if cells else "The two machines differ in nothing that was recorded."
+        note = "What the two machines differ in." if cells else SAME
     else:
         own = results[0].environment
         cells, note = [("device", own.device), *own.libraries, *own.flags], "What ran it."

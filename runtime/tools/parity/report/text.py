@@ -11,6 +11,8 @@ from headrace.runtime.tools.inspect.tables import aligned, paragraph
 from headrace.runtime.tools.parity.bundle import RECORDED, read_bundle
 from headrace.runtime.tools.parity.check.findings import Culprit, Reading, Result, Run, read_result
 
+SAME = "The two machines differ in nothing that was recorded."
+
 
 def read(path: Path) -> Result:
     """A result by its file, or what the recording machine made of a bundle.
@@ -116,9 +118,12 @@ def culprit_words(culprit: Culprit) -> str:
 
 
 def _between(one: Result, other: Result) -> Iterator[str]:
+    differences = one.environment.differences(other.environment)
+    if not differences:
+        yield SAME
+        return
     yield "The two machines differ in"
-    rows = [("device", one.environment.device, other.environment.device)] * (one.environment == other.environment)
-    rows += [(name, a or "none", b or "none") for name, a, b in one.environment.differences(other.environment)]
+    rows = [(name, a or "none", b or "none") for name, a, b in differences]
     yield from aligned([("", one.target, other.target), *rows])
 
 
