@@ -21,6 +21,7 @@ from headrace.frontend.eager.signature import DECODED, CallSignature, Served, po
 from headrace.frontend.export.exporter import export, free_axes
 from headrace.frontend.facts.array_axes import fit_arrays
 from headrace.frontend.facts.config_claims import config_hash, read_claims, read_labels
+from headrace.frontend.facts.filling import read_filling, reads_last_position
 from headrace.frontend.facts.head import cut_rows
 from headrace.frontend.facts.model_outputs import PLAIN
 from headrace.frontend.facts.positions import (
@@ -108,7 +109,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         accepted = without_added_types(module, config, accepted, seen.vocabulary)
         has_positions = "position_ids" in accepted.inputs
         offset = find_offset(module, config, accepted, seen.vocabulary) if has_positions else 0
-        pooling = _pooling(checkpoint, seen, pools)
+        last = reads_last_position(module, config, accepted, seen, offset)
+        pooling = _pooling(checkpoint, seen, pools, last)
         kinds = _outputs(checkpoint, seen, pooling)
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
         inputs = _sample(config, accepted, seen.vocabulary, offset)
@@ -138,6 +140,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
             limits=limits,
             target_limits=find_target_limits(exported, config) if accepted.decodes else None,
             text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
+            filling=read_filling(checkpoint.tokenizer, limits, seen.own) if last and _is_own(pooling) else None,
             labels=read_labels(config, seen.head, seen.width),
             pooling=pooling,
         ),
@@ -168,7 +171,9 @@ def _padding_id(config: Any, module: nn.Module) -> Iterator[None]:
             text.pad_token_id = None
 
 
-def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] | None) -> Pooling | None:
+def _pooling(
+    checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] | None, last: bool
+) -> Pooling | None:  # fmt: skip
     sentence = checkpoint.sentence
     if pools is not None:
         _require_own(pools, seen)
@@ -177,7 +182,7 @@ def _pooling(checkpoint: Checkpoint, seen: DryRun, pools: tuple[PoolKind, ...] |
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
     if seen.head not in (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM):
         return None
-    if (own := _own_pooling(checkpoint, seen)) is not None:
+    if (own := _own_pooling(checkpoint, seen, last)) is not None:
         return own
     kind = PoolKind.LAST if seen.causal else PoolKind.MEAN
     return Pooling((kind,), False, f"nothing names one: {kind} suits a {_direction(seen.causal)} model", assumed=True)
@@ -191,8 +196,11 @@ def _require_own(pools: tuple[PoolKind, ...], seen: DryRun) -> None:
         )
 
 
-def _own_pooling(checkpoint: Checkpoint, seen: DryRun) -> Pooling | None:
-    """The vector that the model itself returns, where it was made for that, or reads arrays and has trained it."""
+def _own_pooling(checkpoint: Checkpoint, seen: DryRun, last: bool) -> Pooling | None:
+    """The vector that the model itself returns, where it was made for that, or has trained it.
+
+    A pooler's of a text is mostly left over from pretraining; not one that is of the last position.
+    """
     if not seen.own:
         return None
     if seen.own not in PLAIN:
@@ -200,9 +208,13 @@ def _own_pooling(checkpoint: Checkpoint, seen: DryRun) -> Pooling | None:
     made_by = set(seen.own_maker.parameters()) if seen.own_maker is not None else set()
     held = dict(checkpoint.module.named_parameters(remove_duplicate=False))
     random = any(held.get(name) in made_by for name in checkpoint.missing)
-    if seen.vocabulary or random:
+    if (seen.vocabulary and not last) or random:
         return None
     return Pooling((), False, f"nothing names one: the model returns {seen.own}", assumed=True)
+
+
+def _is_own(pooling: Pooling | None) -> bool:
+    return pooling is not None and not pooling.kinds
 
 
 def _direction(causal: bool) -> str:
@@ -224,7 +236,7 @@ def _served(
     pooling: Pooling | None,
 ) -> Served:
     tail = checkpoint.sentence.modules if checkpoint.sentence and len(checkpoint.sentence.modules) else None
-    own = seen.own if pooling and not pooling.kinds else ""
+    own = seen.own if _is_own(pooling) else ""
     pool = Pool(pooling.kinds) if pooling and not own else None
     return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, pool, tail, own)
 

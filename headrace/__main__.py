@@ -3,4 +3,4 @@
 import importlib
 
 # By name: this package imports no stage, and the command line is one's.
-importlib.import_module(".runtime.cli", __package__).main()
+importlib.import_module(".runtime.tools.cli", __package__).main()

@@ -25,6 +25,7 @@ from headrace.runtime.engine.quantization_gate import require_scheme
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
+from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, select
@@ -197,8 +198,8 @@ class Lowered:
         require_choice("force", force)
         require_scheme(quantize, self.backend, self.program.dtype)
         model = CompiledModel(
-            self.program, self.backend, self.tokenizer, task=task, max_length=max_length, token_budget=token_budget,
-            side_files=self.side_files, quantize=quantize, force=force, state=self.state,
+            self.program, self.backend, own_copy(self.tokenizer), task=task, max_length=max_length,
+            token_budget=token_budget, side_files=self.side_files, quantize=quantize, force=force, state=self.state,
         )  # fmt: skip
         if task is not None:
             model.engine.lane(task, progress)

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input, Program
 from headrace.ir.printer import axes_text
-from headrace.runtime.text.validate import counts
+from headrace.runtime.text.validate import counts, read_array
 
 # The transformers class that makes each input of files.
 PROCESSORS = {"pixel_values": "AutoImageProcessor"}
 OTHER_PROCESSOR = "AutoFeatureExtractor"
+LARGEST = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +58,12 @@ class Arrays:
             )
             raise InputError(f"token_budget is {token_budget!r}, the rows in one step at most; {least}.")
 
-    def drawn(self, given: Any) -> Iterator[Any]:
+    def drawn(self, given: Any, pairs: bool = False) -> Iterator[Any]:
         """One array or many, one after the other: an array of the input's own rank is one, of one more a batch."""
         if hasattr(given, "__array__"):
-            array = given if isinstance(given, np.ma.MaskedArray) else np.asarray(given)
-            return iter(array if array.ndim == len(self._axes) + 1 else [array])
+            array = read_array(given)[0]
+            batch = given if array is None else array
+            return iter(batch if getattr(batch, "ndim", 0) == len(self._axes) + 1 else [batch])
         if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
             return iter([given])
         return iter(given)
@@ -106,12 +108,11 @@ class Arrays:
     def _checked(self, one: Any, number: int) -> Given:
         if isinstance(one, (str, bytes, Mapping)):
             raise self._refusal(f"Request {number} is {reprlib.repr(one)}")
-        try:
-            values = np.asarray(one)
-        except (TypeError, ValueError):
-            raise self._refusal(f"Request {number} is {reprlib.repr(one)}") from None
         if isinstance(one, np.ma.MaskedArray):
             raise self._refusal(f"Request {number} is a masked array")
+        values, why = read_array(one)
+        if values is None:
+            raise self._refusal(f"Request {number} is {reprlib.repr(one)}, and {why}")
         if values.dtype.kind != "f":
             raise self._refusal(f"Request {number} holds {values.dtype} values")
         if len(values.shape) != len(self._axes) or any(
@@ -119,8 +120,10 @@ class Arrays:
             for axis, size in zip(self._axes, values.shape, strict=True)
         ):
             raise self._refusal(f"Request {number} has the shape {list(values.shape)}")
-        if not np.isfinite(values).all():
-            raise InputError(f"Request {number} holds NaN or infinite values; finite ones are accepted.")
+        if not (np.abs(values) <= LARGEST).all():
+            raise InputError(
+                f"Request {number} holds NaN or infinite values, or some beyond float32; finite ones are accepted."
+            )
         return Given(np.ascontiguousarray(values, np.float32), self._length(values, number))
 
     def _length(self, values: NDArray[Any], number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from headrace.runtime.state.model_state import ModelState
 from headrace.runtime.tasks import answers
 from headrace.runtime.tasks.answers import Aggregation, Classification, Entity
 from headrace.runtime.tasks.fill_mask import Fill, fills
+from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import counts, many, require_choice
@@ -42,6 +44,9 @@ class Ranked:
 
 class CompiledModel:
     """What `headrace.compile` returns. Each task is a method; calling the model takes token ids.
+
+    Texts come alone or in any iterable but a mapping, a set or a table: a tuple holds requests as a list does. A pair
+    of texts is a tuple of two inside it.
 
     Every text task takes `truncate` (None follows a sentence-transformers folder, else a long text is an error),
     `batch_size` (None packs by tokens) and `progress` (None shows a bar on a terminal).
@@ -65,6 +70,7 @@ class CompiledModel:
         """Take an analysed program; nothing is compiled before `warm` or the first request.
 
         Args:
+            tokenizer: one that nobody else holds.
             side_files: texts that an exported model's folder holds too, by their path there.
             quantize: the scheme in which large linear layers multiply; one that the backend runs.
             force: keep a quantised program whose answers fail the gate.
@@ -74,7 +80,7 @@ class CompiledModel:
             TaskNotEnabledError: `task` is not supported.
             ArtifactError: the route names a custom state that is not registered here.
         """
-        self.program, self.tokenizer = program, tokenizer
+        self.program, self._tokenizer = program, tokenizer
         self.task, warning = select(program, task)
         if warning:
             warn(warning)
@@ -87,11 +93,16 @@ class CompiledModel:
         self.max_length, self._side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
 
+    @cached_property
+    def tokenizer(self) -> Any:
+        """A copy of the tokenizer that the model reads with, None without one: what is done to it changes no answer."""
+        return own_copy(self._tokenizer)
+
     def save(self, folder: str | Path) -> Path:
         """Write what has been compiled so far, the tokenizer and every decision to a folder for `headrace.load`."""
         from headrace.runtime.artifact.saved_model import save
 
-        return save(self, folder)
+        return save(self, folder, self._tokenizer)
 
     def export_onnx(
         self,
@@ -120,7 +131,7 @@ class CompiledModel:
 
         require_open(options, ("max_length", "token_budget", "tokenizer"), "headrace.compile")
         return export_onnx(
-            self.program, folder, tokenizer=self.tokenizer, side_files=self._side_files,
+            self.program, folder, tokenizer=self._tokenizer, side_files=self._side_files,
             task=task or self.task, profile=profile, dtype=dtype, max_length=self.max_length,
             token_budget=self.engine.token_budget, **options,
         )  # fmt: skip
@@ -264,18 +275,23 @@ class CompiledModel:
         return self.engine.run_parts(Task.TOKEN_EMBED, parts, len(listed), batch_size, progress, self._first)
 
     def classify(
-        self, texts: str | Pair | Iterable[str] | Iterable[Pair], *, truncate: bool | None = None,
+        self, texts: str | Iterable[str] | Iterable[Pair], *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Classification]:  # fmt: skip
-        """The best label of each text or pair of texts, with every label's score."""
-        return self._classified(Task.CLASSIFY, list(self._reader.drawn(texts)), truncate, batch_size, progress)
+        """The best label of each text or pair of texts, with every label's score.
+
+        Args:
+            texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
+        """
+        listed = list(self._reader.drawn(texts, pairs=True))
+        return self._classified(Task.CLASSIFY, listed, truncate, batch_size, progress)
 
     def score(
-        self, pairs: Pair | Iterable[Pair], *, truncate: bool | None = None,
+        self, pairs: Iterable[Pair], *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
-        """How well the two texts of each pair fit, by the head's one label."""
-        listed = list(self._reader.drawn(pairs))
+        """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)]."""
+        listed = list(self._reader.drawn(pairs, pairs=True))
         for number, one in enumerate(listed, self._first):
             if not isinstance(one, (tuple, list)) or len(one) != 2:
                 raise InputError(f"Request {number} is {reprlib.repr(one)}; score takes pairs of texts: tuples of two.")
@@ -326,7 +342,7 @@ class CompiledModel:
         encoded = self._texts().encode(listed, truncate=truncate, first=self._first)
         rows = self.engine.run_parts(Task.FILL_MASK, [encoded], len(listed), batch_size, progress, self._first)
         numbered = enumerate(zip(rows, encoded, strict=True), self._first)
-        return [fills(row, one, self.tokenizer, top, number) for number, (row, one) in numbered]
+        return [fills(row, one, self._tokenizer, top, number) for number, (row, one) in numbered]
 
     def generate(self, prompts: str | Iterable[str], **options: Any) -> NoReturn:
         """Refused: this version has no decoding loop.

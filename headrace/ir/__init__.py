@@ -21,6 +21,7 @@ from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
     Activation,
     Facts,
+    Filling,
     Labels,
     Limits,
     Pooling,
@@ -63,6 +64,7 @@ __all__ = [
     "Decision",
     "Evidence",
     "Facts",
+    "Filling",
     "Form",
     "Head",
     "Input",

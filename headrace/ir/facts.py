@@ -86,6 +86,23 @@ class TextRules:
 
 
 @dataclass(frozen=True)
+class Filling:
+    """How a text is filled up for a model that was trained on texts of one length, their padding read as text.
+
+    Attributes:
+        length: the tokens of a filled text.
+        token: the id that fills.
+        left: whether it goes before the text.
+        why: what says so.
+    """
+
+    length: int
+    token: int
+    left: bool
+    why: str
+
+
+@dataclass(frozen=True)
 class Quantized:
     """Linear layers that multiply in fewer bits than the program's dtype has, and what that costs its answers.
 
@@ -122,6 +139,7 @@ class Facts:
 
     Attributes:
         target_limits: the decoder's longest target, None where the graph takes no target.
+        filling: how texts are filled up to the length that the model was trained on; None where they are not.
         labels: of the head, None where it names none.
         pooling: how rows become a vector, None where the model makes none.
     """
@@ -130,5 +148,6 @@ class Facts:
     limits: Limits
     target_limits: Limits | None = None
     text: TextRules = field(default_factory=TextRules)
+    filling: Filling | None = None
     labels: Labels | None = None
     pooling: Pooling | None = None

@@ -9,6 +9,7 @@ from headrace.ir import (
     SEQUENCE,
     AttentionSpec,
     Axis,
+    Filling,
     Labels,
     Layout,
     Limits,
@@ -67,6 +68,8 @@ def _bounds(program: Program) -> Iterator[str]:
     yield f"  limit      {limits_text(program.facts.limits)}"
     if program.facts.target_limits:
         yield f"  target     {limits_text(program.facts.target_limits)}"
+    if program.facts.filling:
+        yield f"  filling    {filling_text(program.facts.filling)}"
     if program.signature.marker is not None:
         yield f"  marker     the head reads the rows of token {program.signature.marker}"
 
@@ -116,6 +119,12 @@ def positions_text(positions: Positions) -> str:
 def limits_text(limits: Limits) -> str:
     """The longest usable length and why."""
     return f"{limits.length if limits.length is not None else 'none'} ({limits.why})"
+
+
+def filling_text(filling: Filling) -> str:
+    """The length, the token and its side, and why."""
+    side = "left" if filling.left else "right"
+    return f"to {filling.length} tokens with token {filling.token} on the {side} ({filling.why})"
 
 
 def pooling_text(pooling: Pooling) -> str:

@@ -13,6 +13,7 @@ from headrace.ir import OutputKind, Program, Task
 from headrace.ir.serialize import encode
 from headrace.runtime.artifact.manifest import new_folder, write_manifest
 from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.tokenizers_only import exact_facts
 from headrace.runtime.text.validate import require_choice
 from headrace.tasks import answering, refusal, select
@@ -86,7 +87,7 @@ def export_onnx(
     with sparing_the_old(), new_folder(folder) as (work, place):
         (work / "onnx").mkdir()
         name = f"onnx/model{SUFFIXES[dtype]}.onnx"
-        held = _write_side_files(work, tokenizer, side_files)
+        held = _write_side_files(work, own_copy(tokenizer), side_files)
         model = build(kept, chosen, finished, {"headrace": __version__, "task": wanted.value, "tokenizer": held})
         limit = EXTERNAL_FROM if external_from is None else external_from
         plain = work / name if dtype == "float32" else work.parent / "float32.onnx"

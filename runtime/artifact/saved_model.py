@@ -30,8 +30,8 @@ from headrace.target import AUTO, parse_target
 TOKENIZER = "tokenizer"
 
 
-def save(model: CompiledModel, folder: str | Path) -> Path:
-    """Write the model's executables, tokenizer and manifest.
+def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
+    """Write the model's executables, the tokenizer that it reads with and the manifest.
 
     Raises:
         ArtifactError: the folder exists and is no saved model, so replacing it would lose something.
@@ -42,9 +42,9 @@ def save(model: CompiledModel, folder: str | Path) -> Path:
             name = f"{kind.value}{model.engine.backend.suffix}"
             lane.executable.save(work / name)
             lanes[kind.value] = {"file": name, "program": encode(lane.program.placeless())}
-        if model.tokenizer is not None:
-            model.tokenizer.save_pretrained(work / TOKENIZER)
-        held = {"folder": TOKENIZER, "facts": None} if model.tokenizer is not None else None
+        if tokenizer is not None:
+            tokenizer.save_pretrained(work / TOKENIZER)
+        held = {"folder": TOKENIZER, "facts": None} if tokenizer is not None else None
         write_manifest(work, facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": held, "export": None})
     return place
 

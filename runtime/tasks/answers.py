@@ -14,6 +14,7 @@ from headrace.errors import InputError, non_finite
 from headrace.ir import Activation, Labels
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.spans import Spans
+from headrace.runtime.text.validate import read_array
 
 Floats = NDArray[np.float32]
 Aggregation = Literal["none", "simple", "first", "average", "max"]
@@ -169,9 +170,7 @@ def similarity(a: ArrayLike, b: ArrayLike) -> Floats:
         InputError: vectors of different widths.
     """
     try:
-        left, right = (normalise(np.atleast_2d(np.asarray(given, np.float64))) for given in (a, b))
-        if not np.ndim(a) or not np.ndim(b):
-            raise TypeError("a vector has an axis")
+        left, right = (normalise(np.atleast_2d(_numbers(given))) for given in (a, b))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{reprlib.repr(a)} and {reprlib.repr(b)} cannot be compared as vectors ({error}); arrays [n, d] of "
@@ -184,6 +183,17 @@ def similarity(a: ArrayLike, b: ArrayLike) -> Floats:
         )
     cosines: Floats = left @ right.T
     return cosines
+
+
+def _numbers(given: Any) -> NDArray[Any]:
+    array, why = read_array(given)
+    if array is None:
+        raise TypeError(why)
+    if not array.ndim:
+        raise TypeError("a vector has an axis")
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{array.dtype} values are no real numbers")
+    return array
 
 
 def require_finite(array: NDArray[Any], what: str, dtype: str) -> NDArray[Any]:

@@ -27,7 +27,7 @@ def find_bound(tokenizer: Any, program: Program, max_length: int | None, token_b
     Texts are limited by the user, else by the model's folder, else by its tokenizer.
 
     Raises:
-        InputError: a limit below one, or above what the model can read.
+        InputError: a limit below one, or above what the model can read, or a budget below the length of every text.
     """
     hard = Bound(program.facts.limits.length, program.facts.limits.why)
     for name, limit in (("max_length", max_length), ("token_budget", token_budget)):
@@ -37,6 +37,12 @@ def find_bound(tokenizer: Any, program: Program, max_length: int | None, token_b
         raise InputError(
             f"max_length is {max_length}, but the model reads at most {hard.length} tokens ({hard.why}). Pass at most "
             f"{hard.length}."
+        )
+    filled = program.facts.filling
+    if filled is not None and token_budget is not None and token_budget < filled.length:
+        raise InputError(
+            f"token_budget is {token_budget}, but every text is filled up to {filled.length} tokens ({filled.why}). "
+            f"Pass at least {filled.length}."
         )
     budget = Bound(token_budget, f"token_budget={token_budget}")
     set_ = [bound for bound in (hard, _text_limit(tokenizer, program, max_length), budget) if bound.length is not None]

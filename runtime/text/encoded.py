@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.ir import Filling
 from headrace.runtime.text.spans import Spans
 
 
@@ -35,6 +36,13 @@ class Encoded:
     def whole(self) -> int:
         """How many tokens it had before truncation."""
         return len(self.ids) + self.lost
+
+    def filled(self, filling: Filling) -> Encoded:
+        """The request at the length that the model was trained on, without spans."""
+        more = max(0, filling.length - len(self.ids))
+        sides = (more, 0) if filling.left else (0, more)
+        types = None if self.types is None else np.pad(self.types, sides)
+        return Encoded(np.pad(self.ids, sides, constant_values=filling.token), types, None, self.lost)
 
     def only(self, places: list[int]) -> Encoded:
         """The request truncated to those of its tokens."""

@@ -14,10 +14,9 @@ from headrace.ir import Program
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import Sizes, in_parts
-from headrace.runtime.text.validate import many
+from headrace.runtime.text.validate import many, read_array
 
 TYPES = "token_type_ids"
-NONE = np.empty(0)
 
 
 def read_ids(
@@ -49,13 +48,14 @@ def read_ids(
 def _listed(rows: Any, name: str) -> Sequence[Any]:
     if not many(rows, name):
         raise InputError(f"{name} is {reprlib.repr(rows)}; a list of requests is accepted, each a sequence of int.")
-    return rows if isinstance(rows, list) else list(rows)
+    # Of an iterator, since a list asks for a length, and nested tensors have none.
+    return rows if isinstance(rows, list) else list(iter(rows))
 
 
 def _size(row: Any) -> int:
     try:
         return len(row)
-    except TypeError:
+    except Exception:  # of whatever library it is of: nested tensors have no length
         return 1  # it is refused when its turn comes
 
 
@@ -119,16 +119,24 @@ def require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
 def _integers(rows: Sequence[Any], part: range, name: str) -> list[NDArray[Any]]:
     arrays = []
     for number in part:
-        try:
-            array = np.asarray(rows[number])
-        except (TypeError, ValueError):
-            array = NONE
-        if isinstance(rows[number], np.ma.MaskedArray):  # what is masked would count as text
-            array = NONE
-        if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+        row = rows[number]
+        array, why = read_array(row)
+        if array is None or array.ndim != 1 or not array.size or array.dtype.kind not in "iu" or _hides(row, array):
             raise InputError(
-                f"{name}[{number}] is {reprlib.repr(rows[number])}; a sequence of one or more int is accepted, one a "
-                "request."
+                f"{name}[{number}] is {reprlib.repr(row)}{f' ({why})' * bool(why)}; a sequence of one or more int is "
+                "accepted, one a request."
             )
         arrays.append(array)
     return arrays
+
+
+def _hides(row: Any, array: NDArray[Any]) -> bool:
+    """Whether there is a bool among the numbers of a row, which numpy takes for 0 or 1."""
+    return not hasattr(row, "__array__") and any(_is_bool(row[place]) for place in np.flatnonzero(array <= 1))
+
+
+def _is_bool(one: Any) -> bool:
+    if isinstance(one, int):
+        return isinstance(one, bool)
+    array, _ = read_array(one)
+    return array is None or array.dtype.kind == "b"

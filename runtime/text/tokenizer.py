@@ -85,14 +85,24 @@ class Texts:
         typed = TYPES in program.signature.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
         self._reader = Reader(self._tokenizer, typed)
 
-    def drawn(self, texts: Any) -> Iterator[Any]:
-        """One text or pair, or many, one after the other. What each is is checked where it is tokenised.
+    def drawn(self, texts: Any, pairs: bool = False) -> Iterator[Any]:
+        """One text, or many texts or pairs, one after the other. What each is is checked where it is tokenised.
+
+        Args:
+            pairs: whether the task takes pairs too.
 
         Raises:
-            InputError: a mapping or a set, whose texts have no place that an answer could take.
+            InputError: a mapping, a set or a table, whose texts have no place that an answer could take; or two texts
+                in a tuple, which could be one pair or two texts, of a task that takes pairs.
         """
-        one_pair = isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(item, str) for item in texts)
-        return iter([texts] if one_pair or not many(texts, "The texts") else texts)
+        if not many(texts, "The texts"):
+            return iter([texts])
+        if pairs and isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(one, str) for one in texts):
+            raise InputError(
+                f"The texts came as a tuple of two, {reprlib.repr(texts)}: one pair, or two texts. Pass a list: "
+                "[(a, b)] is one pair, [a, b] two texts."
+            )
+        return iter(texts)
 
     def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
         """The requests of a call on token ids; see `read_ids`."""
@@ -167,7 +177,8 @@ class Texts:
         if not self._surely_fit(encoded):
             for number, one in enumerate(encoded, part.first):
                 self._check(one, number)
-        return encoded
+        filling = self._program.facts.filling
+        return encoded if filling is None else [one.filled(filling) for one in encoded]
 
     def _request(self, text: Any, reading: Reading, number: int) -> tuple[str, ...]:
         parts = tuple(text) if reading.pairs and isinstance(text, list | tuple) else (text,)
@@ -228,7 +239,9 @@ class Texts:
         if not lengths or min(lengths) == 0 or self._program.signature.marker is not None:
             return False
         fit = self._bound.length is None or max(lengths) <= self._bound.length
-        return fit and int(np.concatenate([one.ids for one in encoded]).max()) < self._program.signature.vocabulary
+        if not fit or any(self._beyond_types(one) is not None for one in encoded):
+            return False
+        return int(np.concatenate([one.ids for one in encoded]).max()) < self._program.signature.vocabulary
 
     def _check(self, one: Encoded, number: int) -> None:
         longest, vocabulary = self._bound.length, self._program.signature.vocabulary
@@ -248,6 +261,18 @@ class Texts:
                 f"Text {number} has token id {one.ids.max()}, but the model has {vocabulary} token embeddings. Pass "
                 "the tokenizer that belongs to the model, as tokenizer=."
             )
+        if (beyond := self._beyond_types(one)) is not None:
+            raise InputError(
+                f"Text {number} has token type {beyond}, but the model has {self._program.signature.token_types} token "
+                "type embeddings, numbered from 0. Pass the tokenizer that belongs to the model, as tokenizer=."
+            )
+
+    def _beyond_types(self, one: Encoded) -> int | None:
+        """The highest token type of a request, where the model's table has no row for it."""
+        if one.types is None or self._program.signature.token_types is None:
+            return None
+        highest = int(one.types.max(initial=0))
+        return highest if highest >= self._program.signature.token_types else None
 
 
 def _require(tokenizer: Any, offsets: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import InputError
 
@@ -18,15 +19,46 @@ def many(given: Any, name: str) -> bool:
         name: what it is, at the beginning of a message.
 
     Raises:
-        InputError: a mapping or a set: their order is not the caller's, and answers come back in an order.
+        InputError: a mapping or a set: their order is not the caller's, and answers come back in an order. Or a table,
+            which gives the names of its columns.
     """
     if isinstance(given, (Mapping, set, frozenset)):
         raise InputError(
             f"{name} came as {reprlib.repr(given)}, which has no order for the answers to come back in. Pass a list: "
             "list(x), or list(x.values()) of a dict."
         )
+    if _gives_keys(given):
+        raise InputError(
+            f"{name} came as {reprlib.repr(given)}, which gives its keys (a table the names of its columns) and not "
+            "what they stand for. Pass a list: list(x[column])."
+        )
     # An array without axes says that it is iterable, and is not.
     return isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) != 0
+
+
+def _gives_keys(given: Any) -> bool:
+    """Whether going through something draws its keys, as with the data frames of pandas, and not what they stand for.
+
+    A column of such a frame has keys too, and gives its values.
+    """
+    keys = getattr(given, "keys", None)
+    if not callable(keys) or not hasattr(given, "__getitem__"):
+        return False
+    try:
+        drawn = [one in {key} for one, key in zip(given, keys(), strict=False)]
+    except (TypeError, ValueError):  # keys are hashed, values need not be
+        return False
+    return bool(drawn) and all(drawn)
+
+
+def read_array(given: Any) -> tuple[NDArray[Any] | None, str]:
+    """The array that something is; None, and why, where numpy cannot tell or would take for a value what is masked."""
+    if isinstance(given, np.ma.MaskedArray):
+        return None, "it is a masked array"
+    try:
+        return np.asarray(given), ""
+    except Exception as error:  # of whatever library it is of: grad, other devices, sparse and nested tensors
+        return None, str(error)
 
 
 def counts(value: Any, least: int = 1) -> bool:

@@ -104,7 +104,7 @@ def test_p11_p12_pairs_have_token_types() -> None:
             wanted = float(eager(**inputs).logits[0, 0].sigmoid())
             untyped = float(eager(**{**inputs, "token_type_ids": inputs["input_ids"] * 0}).logits[0, 0].sigmoid())
         limited = reference(eager, tokenizer=tokenizer, max_length=longest)
-        (score,) = limited.score((query, document), truncate=True)
+        (score,) = limited.score([(query, document)], truncate=True)
         assert score == pytest.approx(wanted, abs=1e-6)
         assert abs(score - untyped) > 1e-4
         assert 1 in inputs["token_type_ids"]
@@ -128,7 +128,7 @@ def test_p14_a_pair_without_a_separator() -> None:
     tokenizer = gpt_like()
     tokenizer.sep_token = None
     model = reference(build("gpt2", SEQUENCE), tokenizer=tokenizer)
-    (found,) = model.classify(("w5 w6", "w7"))
+    (found,) = model.classify([("w5 w6", "w7")])
     (plain,) = model.classify("w5 w6 w7")
     assert found.scores == pytest.approx(plain.scores, abs=1e-6)
 

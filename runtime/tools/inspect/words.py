@@ -20,7 +20,7 @@ from headrace.ir import (
     Task,
     TaskDecision,
 )
-from headrace.ir.printer import inputs_text, labels_text, limits_text, pooling_text, positions_text
+from headrace.ir.printer import filling_text, inputs_text, labels_text, limits_text, pooling_text, positions_text
 from headrace.runtime.engine import quantization_gate
 from headrace.runtime.engine.engine import NOT_YET
 from headrace.tasks import Tasks
@@ -209,6 +209,7 @@ def _of_texts(program: Program) -> dict[str, str]:
     return {
         "longest text": limits_text(program.facts.limits),
         "truncation": _truncation(program),
+        "texts are filled up": filling_text(program.facts.filling) if program.facts.filling else "",
         "prompts": ", ".join(name for name, _ in program.facts.text.prompts),
         "positions": positions_text(program.facts.positions),
     }

@@ -182,9 +182,9 @@ def test_what_a_user_put_beside_a_saved_model_is_not_replaced(name: str, folder:
 def test_nor_is_what_came_while_it_was_written(
     folder: Path, saved: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = saved[1].tokenizer.save_pretrained
+    save = saved[1]._tokenizer.save_pretrained
     monkeypatch.setattr(
-        saved[1].tokenizer, "save_pretrained", lambda work: (save(work), (folder / "notes.txt").write_text("late"))
+        saved[1]._tokenizer, "save_pretrained", lambda work: (save(work), (folder / "notes.txt").write_text("late"))
     )
     with pytest.raises(headrace.ArtifactError, match=r"holds notes.txt beside"):
         saved[1].save(folder)

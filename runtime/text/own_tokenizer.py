@@ -1,0 +1,28 @@
+"""A tokenizer that nobody else holds: each call of one leaves settings behind that the next, on any thread, meets."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+from headrace.errors import HeadraceWarning
+
+
+def own_copy(tokenizer: Any) -> Any:
+    """A copy without the settings that calls leave behind; the tokenizer itself, with a warning, where it has none."""
+    try:
+        made = copy.deepcopy(tokenizer)
+    except Exception as error:  # of whatever code the tokenizer is made of
+        warnings.warn(
+            f"The tokenizer cannot be copied ({error}), so that it is shared with whoever else holds it. Leave it "
+            "alone while this model reads texts: a call elsewhere can truncate them.",
+            HeadraceWarning,
+            stacklevel=5,
+        )
+        return tokenizer
+    library: Any = getattr(made, "backend_tokenizer", None)
+    if hasattr(library, "no_truncation"):
+        library.no_truncation()
+        library.no_padding()
+    return made
