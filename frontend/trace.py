@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from headrace import graphs
-from headrace.compat.torch import operator_name
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import evaluating
 from headrace.frontend.eager.run import DryRun, dry_run, special_ids, without_target
@@ -21,6 +20,7 @@ from headrace.frontend.eager.signature import DECODED, CallSignature, Served, po
 from headrace.frontend.export.exporter import export, free_axes
 from headrace.frontend.facts.array_axes import fit_arrays
 from headrace.frontend.facts.config_claims import config_hash, read_claims, read_labels
+from headrace.frontend.facts.experts import regroups_tokens
 from headrace.frontend.facts.filling import read_filling, reads_last_position
 from headrace.frontend.facts.head import cut_rows
 from headrace.frontend.facts.model_outputs import PLAIN
@@ -79,7 +79,6 @@ PAIR_OUTPUTS = HEAD_OUTPUTS | {
     Head.OTHER: (OutputKind.DECODER_HIDDEN, OutputKind.HIDDEN),
 }
 DECODER_OUTPUTS = frozenset({OutputKind.DECODER_HIDDEN, OutputKind.VOCABULARY_LOGITS})
-ROUTERS = frozenset({"topk", "_grouped_mm", "sort"})
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         ),
         evidence=Evidence(
             claims=read_claims(config),
-            routed_experts=any(operator_name(n.target) in ROUTERS for n in exported.graph.nodes),
+            routed_experts=regroups_tokens(exported),
             attention_calls=len(seen.calls),
             recurrent_calls=seen.recurrent,
             missing=tuple(f"model.{name}" for name in checkpoint.missing),

@@ -155,17 +155,33 @@ def select(program: Program, wish: str | None) -> tuple[Task | None, str | None]
     return chosen, f"The default task is {chosen} instead of {default}: {reason}."
 
 
-def refusal(program: Program, wish: str) -> str:
-    """Rule C5: what the route enables, what was selected, what the model offers, and one of two hints."""
+def require_any(program: Program) -> None:
+    """What supports no task is not compiled: its first request would fail (rules C4 and C5).
+
+    Raises:
+        TaskNotEnabledError: it supports none.
+    """
+    if not any(decision.supported for decision in decide(program)):
+        raise TaskNotEnabledError(refusal(program, None))
+
+
+def refusal(program: Program, wish: str | None) -> str:
+    """Rule C5: what the route enables, what was selected, what the model offers, and one of two hints.
+
+    Args:
+        wish: the task that was selected, None where none was and none is supported.
+    """
+    selected = "none" if wish is None else wish
     route, prefill = program.decision.route, program.decision.prefill
     if route is None or prefill is None:
-        return f"The program has no route yet, so it supports no task; {wish} was selected."
+        return f"The program has no route yet, so it supports no task; {selected} was selected."
     names = sorted(offered(program))
     allowed = sorted(enabled(route, prefill))
     return (
-        f"The task {wish} is not supported. {route.name} with {prefill} prefill enables: "
-        f"{', '.join(allowed)}. Selected: {wish}. The model offers: {', '.join(names) or 'nothing'}. "
-        f"{_hint(program, wish)}"
+        f"{'The model supports no task' if wish is None else f'The task {wish} is not supported'}. "
+        f"{route.name} with {prefill} prefill enables: {', '.join(allowed)}. "
+        f"Selected: {selected}. The model offers: {', '.join(names) or 'nothing'}. "
+        f"{_hint(program, preferred(program) if wish is None else wish)}"
     )
 
 

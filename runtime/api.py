@@ -28,7 +28,7 @@ from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
-from headrace.tasks import Tasks, select
+from headrace.tasks import Tasks, require_any, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
 
@@ -189,11 +189,12 @@ class Lowered:
         """Compile for a task: the user's, else the default one. The others are compiled when they are first used.
 
         Raises:
-            TaskNotEnabledError: the task is not supported. Without a task, a model that supports none is made all the
-                same: its `tasks` say why, and so does asking it.
+            TaskNotEnabledError: the task is not supported, or the model supports none at all.
             TargetError: the target cannot compile or run here, or this version cannot run the task.
             VerifyError: the quantised model answers otherwise than the model.
         """
+        if task is None:
+            require_any(self.program)
         self.backend.check(compiles=True)
         require_choice("force", force)
         require_scheme(quantize, self.backend, self.program.dtype)

@@ -21,6 +21,8 @@ from transformers.masking_utils import sdpa_mask
 from headrace.compat.torch import TorchDispatchMode, pytree
 from headrace.frontend.capture.masks import read_mask
 from headrace.frontend.capture.recurrences import recurrences
+from headrace.frontend.eager.borrowed import borrowed
+from headrace.frontend.export.silence import logs_silenced
 from headrace.ir import MaskKind, Window
 from headrace.ops.attention import ATTENTION as ATTENTION_OPERATOR
 
@@ -142,7 +144,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     for module in training:
         module.training = False
     try:
-        yield
+        with borrowed(model), logs_silenced():
+            yield
     finally:
         for module in training:
             module.training = True

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headrace import debug
 from headrace.errors import TraceError, non_finite
 from headrace.frontend.capture.attention import Call, Readers, capture, implementation
+from headrace.frontend.eager.borrowed import borrowed
 from headrace.frontend.eager.signature import (
     DECODED,
     CallSignature,
@@ -23,6 +24,7 @@ from headrace.frontend.eager.signature import (
     rows_of,
     sample,
 )
+from headrace.frontend.eager.steady import require_steady
 from headrace.frontend.facts.model_outputs import before_attention, own_vector, unserved
 from headrace.frontend.load.multimodal import failure
 from headrace.ir import Head
@@ -106,13 +108,17 @@ def dry_run(module: nn.Module, config: Any, signature: CallSignature) -> DryRun:
         with (
             capture(module, additive=True) as captured,
             torch.no_grad(),
+            borrowed(module) as held,
             _returns(module) as returned,
             Readers(captured) as readers,
         ):
             output = call(module, signature, inputs)
+            changed = held.changes()
     except Exception as error:
         what = ", ".join(signature.inputs) if signature.arrays else f"{BATCH} x {LENGTH} tokens"
         raise TraceError(failure(module, config, signature, what, error)) from error
+    if changed:
+        require_steady(module, signature, inputs, output, changed)
     backbone, pair, rows = _rows(module, signature, returned)
     if rows.dim() != 3:
         raise TraceError(

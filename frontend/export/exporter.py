@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import sys
 import warnings
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -10,21 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
+from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
-from headrace import debug
+from headrace import debug, graphs
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import capture
 from headrace.frontend.capture.flatten import flatten
+from headrace.frontend.eager.borrowed import borrowed
 from headrace.frontend.eager.signature import Served
-from headrace.frontend.export.loop_diagnosis import culprit
-from headrace.frontend.export.runtime_asserts import broken_assertion
+from headrace.frontend.export.errors import explain
+from headrace.frontend.export.runtime_asserts import BrokenAssertion, broken_assertion, holds_to
+from headrace.frontend.export.silence import prints_silenced
 from headrace.frontend.export.workarounds import any_length
 from headrace.ir import SEQUENCE, TARGET, Axis, Input
 
 # Bounds at or below this would be the sample's own length.
 LEAST = 7
-# How torch.export writes the length of the text.
-SIZE = r"L\['input_ids'\]\.size\(\)\[1\]"
+# Bounds that are tried: at a table's whole length, slicing it takes another way than below.
+BOUNDS = 4
 
 
 def export(
@@ -41,27 +44,46 @@ def export(
     """
     bound = _bound(config)
     shifting = any_length() if served.makes_target else nullcontext()
-    with capture(served.model, additive), shifting, torch.no_grad(), warnings.catch_warnings():
+    with capture(served.model, additive), shifting, torch.no_grad(), prints_silenced(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
-            return _exported(served, inputs, given, bound)
+            return _within_bounds(served, inputs, given, bound)
+        except Exception as error:
+            raise TraceError(explain(error, served, inputs, bound)) from error
+
+
+def _within_bounds(
+    served: Served, inputs: dict[str, Tensor], given: tuple[Input, ...], bound: int | None
+) -> ExportedProgram:
+    """Export as far as the code goes one way: where it takes another past some length, up to there."""
+    todo, tried, first = [bound], list[int | None](), None
+    while todo:
+        tried.append(todo.pop(0))
+        try:
+            return _exported(served, inputs, given, tried[-1])
         except Exception as error:
             debug.say(debug.CODE, f"torch.export: {error}")
-            for named in _bounds_in(str(error), config):
-                with suppress(Exception):
-                    return _exported(served, inputs, given, named)
-            said = f"torch.export says: {_gist(error)} (HEADRACE_DEBUG=4 shows its whole message.)"
-            raise TraceError(
-                "The model's code cannot be exported with a dynamic batch and sequence: "
-                f"{culprit(served, inputs, bound)}. {said}"
-            ) from error
+            first = first or error
+            closer = _proven_bounds(error, _dimensions(given, tried[-1]))
+            todo += [one for one in closer if one not in (*tried, *todo) and one > LEAST][: BOUNDS - len(tried)]
+    assert first is not None
+    raise first
 
 
-def _gist(error: Exception) -> str:
-    """The line of torch.export's message that says most: of violated constraints, the first of them."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [error.__class__.__name__]
-    guard = next((line.split("the generated guard ")[1] for line in lines if "the generated guard " in line), None)
-    return f"the graph is right only where {re.sub(SIZE, 'sequence', guard)}" if guard else lines[0]
+def _proven_bounds(error: Exception, shapes: dict[str, dict[int, Dim]]) -> tuple[int, ...]:
+    """The longest sequence up to which what the export assumes of sizes holds, where a bound is all that it asks."""
+    if isinstance(error, BrokenAssertion):
+        # Under a bound of the first length that breaks, the export may prove what it could not without.
+        return () if error.holds_to is None else (error.holds_to + 1, error.holds_to)
+    refined: Any
+    try:
+        refined = refine_dynamic_shapes_from_suggested_fixes(getattr(error, "msg", ""), shapes)
+    except Exception:  # it suggests no other shapes
+        return ()
+    before, after = ({dim for one in each.values() for dim in one.values()} for each in (shapes, refined))
+    bounds = {getattr(dim, "max", None) for dim in after - before}
+    bound = bounds.pop() if len(bounds) == 1 else None
+    return (bound,) if isinstance(bound, int) and bound < sys.maxsize - 1 else ()
 
 
 def _exported(
@@ -69,16 +91,20 @@ def _exported(
 ) -> ExportedProgram:
     """Export with every guard on sizes proven, else with those left in the graph that hold at every size tried."""
     options: dict[str, Any] = {"kwargs": inputs, "dynamic_shapes": _dimensions(given, bound), "strict": False}
-    flat: ExportedProgram
-    with suppress(Exception):
-        flat = flatten(torch.export.export(served, (), **options))
-        return flat
-    exported = torch.export.export(served, (), **options, prefer_deferred_runtime_asserts_over_guards=True)
-    flat = flatten(exported)
+    with suppress(Exception), borrowed(served.model):
+        return _flat(torch.export.export(served, (), **options))
+    with borrowed(served.model):
+        exported = torch.export.export(served, (), **options, prefer_deferred_runtime_asserts_over_guards=True)
+    flat = _flat(exported)
     along = next(iter(free_axes(given)), SEQUENCE)
     if broken := broken_assertion(flat, bound if along == SEQUENCE else None, along):
-        raise ValueError(broken)
+        raise BrokenAssertion(broken, holds_to(flat) if along == SEQUENCE else None)
     return flat
+
+
+def _flat(exported: ExportedProgram) -> ExportedProgram:
+    """The functional graph, without what the model writes into its own buffers for the next run: each begins anew."""
+    return graphs.drop_mutations(flatten(exported))
 
 
 def free_axes(given: tuple[Input, ...]) -> list[Axis]:
@@ -99,14 +125,3 @@ def _bound(config: Any) -> int | None:
     """A model that slices a position table bounds its sequence, and the export wants the bound said beforehand."""
     longest = getattr(config.get_text_config(), "max_position_embeddings", None) if config is not None else None
     return longest if isinstance(longest, int) and longest > LEAST else None
-
-
-def _bounds_in(message: str, config: Any) -> tuple[int, ...]:
-    """The bounds of a sequence that a violated constraint and the config both name: a table's length, or one less.
-
-    At the whole length, slicing the table takes another path than below it.
-    """
-    numbers = {int(number) for number in re.findall(r"\b\d+\b", message)}
-    held = [value for value in vars(config.get_text_config()).values() if type(value) is int] if config else []
-    longest = max((number for number in numbers if number > LEAST and number in held), default=None)
-    return (longest, longest - 1) if longest is not None else ()

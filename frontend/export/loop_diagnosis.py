@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headrace.frontend.capture.recurrences import FUNCTIONS
+from headrace.frontend.eager.borrowed import borrowed
 
-# Far enough apart that a loop over blocks of a usual size turns more often, too.
-SHORT, LONG = 3, 301
+# Far enough apart that a loop over blocks of a usual size turns more often, too, at the middle and again at the end.
+SHORT, LONG = 3, 601
 TORCH = str(Path(torch.__file__).parent)
 
 Place = tuple[str, str]
@@ -37,7 +38,7 @@ class _Callers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def culprit(model: Callable[..., object], inputs: Mapping[str, Tensor], longest: int | None) -> str:
+def culprit(model: nn.Module, inputs: Mapping[str, Tensor], longest: int | None) -> str:
     """What fixes a length of the model, in words, as far as running it tells.
 
     Args:
@@ -46,7 +47,8 @@ def culprit(model: Callable[..., object], inputs: Mapping[str, Tensor], longest:
     """
 
     def run(length: int) -> None:
-        model(**{name: value[:1, torch.arange(length) % value.shape[1]] for name, value in inputs.items()})
+        with borrowed(model):
+            model(**{name: value[:1, torch.arange(length) % value.shape[1]] for name, value in inputs.items()})
 
     try:
         plain = all(value.dim() == 2 and not value.is_floating_point() for value in inputs.values())
@@ -63,13 +65,18 @@ def culprit(model: Callable[..., object], inputs: Mapping[str, Tensor], longest:
 
 @torch.no_grad()
 def looping(run: Callable[[int], object], longest: int = LONG) -> str | None:
-    """The function whose torch calls grow most with the length that is run, as `name in file`; None where none do."""
+    """The function whose torch calls grow most with the length that is run, as `name in file`; None where none do.
+
+    A loop turns more often from any length to a longer one: code that takes another way past some length calls torch
+    more often once, and code that halves calls it ever less.
+    """
     counts = []
-    for length in (SHORT, longest):
+    for length in (SHORT, (SHORT + longest) // 2, longest):
         with _Callers() as callers:
             run(length)
         counts.append(callers.counts)
-    grown = counts[1] - counts[0]
+    first, second = counts[1] - counts[0], counts[2] - counts[1]
+    grown = {place: first[place] + second[place] for place in first if 2 * second[place] >= first[place]}
     if not grown:
         return None
     name, file = max(grown, key=lambda place: grown[place])

@@ -23,25 +23,44 @@ ASSERTION = torch.ops.aten._assert_scalar.default
 SIZE = torch.ops.aten.sym_size.int
 
 
+class BrokenAssertion(ValueError):
+    """A size breaks an assertion; `holds_to` is the longest sequence up to which all hold, None where none is known."""
+
+    def __init__(self, said: str, holds_to: int | None) -> None:
+        """Say so in words."""
+        super().__init__(said)
+        self.holds_to = holds_to
+
+
 def broken_assertion(exported: ExportedProgram, longest: int | None, along: Axis = SEQUENCE) -> str | None:
-    """The first assertion of the graph that a size breaks, and the size; None where all hold.
+    """The first size that breaks an assertion of the graph, in words; None where all hold.
 
     Args:
         longest: the longest sequence that the model takes, None where nothing bounds it.
         along: the free axis of the inputs, beside the batch's.
     """
     asserted = [node for node in exported.graph.nodes if node.target is ASSERTION]
-    lengths = sorted({along.at(rows) + more for rows in LENGTHS for more in (0, along.stride - 1)})
+    lengths = {along.at(rows) + more for rows in LENGTHS for more in (0, along.stride - 1)}
+    lengths |= set() if longest is None else {longest}
     targets = TARGETS if any(name in DECODED for name in graphs.inputs_of(exported)) else (1,)
-    for batch, length, target in itertools.product(BATCHES, lengths, targets) if asserted else ():
-        if longest is not None and length > longest:
-            continue
-        values: dict[fx.Node, Any] = {}
-        for node in asserted:
-            held = _value(node.args[0], (batch, length, target), values)
-            if held is not None and not held:
-                return f"{node.args[1]} (at a batch of {batch} and a length of {length})"
+    for batch, length, target in itertools.product(BATCHES, sorted(lengths), targets) if asserted else ():
+        if (longest is None or length <= longest) and _breaks(asserted, (batch, length, target)):
+            return f"what the graph assumes of sizes is wrong at a batch of {batch} and a length of {length}"
     return None
+
+
+def holds_to(exported: ExportedProgram) -> int | None:
+    """The longest sequence up to which every length keeps all assertions; None where none of those tried breaks one."""
+    asserted = [node for node in exported.graph.nodes if node.target is ASSERTION]
+    broken = (length for length in range(1, max(LENGTHS) + 1) if _breaks(asserted, (1, length, 1)))
+    first = next(broken, None)
+    return None if first is None else first - 1
+
+
+def _breaks(asserted: list[fx.Node], sizes: tuple[int, int, int]) -> bool:
+    values: dict[fx.Node, Any] = {}
+    held = (_value(node.args[0], sizes, values) for node in asserted)
+    return any(one is not None and not one for one in held)
 
 
 def _value(node: Any, sizes: tuple[int, int, int], values: dict[fx.Node, Any]) -> Any:

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from headrace import graphs
 from headrace.compat.torch import operator_name
 from headrace.errors import TraceError, non_finite
+from headrace.frontend.eager.borrowed import borrowed
 from headrace.frontend.eager.run import special_ids
 from headrace.frontend.eager.signature import DECODED, CallSignature, call, hidden_rows, positions, sample
 from headrace.ir import Limits, Positions, PositionSource
@@ -31,7 +32,7 @@ def find_offset(module: nn.Module, config: Any, signature: CallSignature, vocabu
         TraceError: no small offset gives what the model gives by itself.
     """
     inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
-    with torch.no_grad():
+    with borrowed(module), torch.no_grad():
         alone = _answer(call(module, signature, inputs))
         if not torch.isfinite(alone).all():
             raise non_finite("The model's own forward on plain tokens", str(alone.dtype).removeprefix("torch."))
@@ -54,7 +55,7 @@ def without_added_types(module: nn.Module, config: Any, signature: CallSignature
         return signature
     kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
     inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
-    with torch.no_grad():
+    with borrowed(module), torch.no_grad():
         same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
     return signature if same else kept
 
@@ -165,7 +166,7 @@ def find_limits(positions: Positions, config: Any, bound: int | None) -> Limits:
     limits = _table_limits(positions, config)
     if bound is None or (limits.length is not None and limits.length <= bound):
         return limits
-    return Limits(bound, "the model's code is made for no longer texts")
+    return Limits(bound, "longer texts go another way through the model's own code")
 
 
 def _table_limits(positions: Positions, config: Any) -> Limits:

@@ -16,6 +16,7 @@ import transformers
 from torch import nn
 
 from headrace.errors import LoadError
+from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.config import readable
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules
 from headrace.frontend.load.weights import WEIGHTS, read_weights
@@ -61,7 +62,8 @@ def load(
     """Load a model in `dtype`, ready to trace.
 
     Args:
-        source: a folder, a hub id or a module. A module is used as it is, and must already be in `dtype`.
+        source: a folder, a hub id or a module. A module is used as it is, copied to the host where it lies elsewhere,
+            and must already be in `dtype`.
         tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
 
     Raises:
@@ -107,8 +109,7 @@ def _saves_itself(module: nn.Module) -> bool:
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
     module = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
-    if unread := next((name for name, held in module.named_parameters() if held.is_meta), None):
-        raise LoadError(f"The module's {unread} is on the meta device, without values. Load the weights first.")
+    module = on_host(module)
     held = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if held and dtype not in held:
         raise LoadError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -32,12 +32,12 @@ from headrace.frontend.eager.signature import (
     signature,
 )
 from headrace.frontend.probe.influence import Given, measured, rows_given
+from headrace.frontend.probe.windows import SHRUNK, candidates, set_to
 from headrace.ir import MaskKind, Window
 
 # Above so many parameters the probe makes no float64 copy, and widens weights as they are read, which is slower; above
 # so many more it runs in the model's own dtype, since that would take minutes.
 COPIED_PARAMETERS, WIDENED_PARAMETERS = 100_000_000, 2_000_000_000
-SHRUNK_WINDOW = 8
 SHORT_TARGET = 12
 # The halves of an encoder-decoder, and the input that holds the tokens of each.
 TEXT, TARGET = "text", "target"
@@ -179,29 +179,25 @@ class Behaviour:
     def shrunk(self, call_order: int, window: Window) -> Iterator[list[tuple[MaskKind, Window]] | None]:
         """The same architecture with that attention's window made small: what its masks then declare.
 
-        The window enters through the configuration when the mask is made; which attribute it is shows in the mask.
+        The window enters through the configuration when the mask is made. Which attribute it is shows in the mask: at
+        other values of the attribute, the window is what the same rule makes of those.
         """
-        for config, name, value in self._window_attributes(window):
-            setattr(config, name, SHRUNK_WINDOW)
-            try:
-                declared = [(made.kind, made.window) for made in self._captured()]
-                if declared[call_order][1] != window:
-                    yield declared
-                    return
-            finally:
-                setattr(config, name, value)
+        for config, name, rule in candidates(self._double, window):
+            small, other = (self._declared(config, name, size) for size in SHRUNK)
+            if small is None or other is None:
+                continue
+            widths = tuple(max(declared[call_order][1]) for declared in (small, other))
+            if widths == tuple(map(rule, SHRUNK)):
+                with set_to(config, name, SHRUNK[0]):
+                    yield small
+                return
         yield None
 
-    def _window_attributes(self, window: Window) -> list[tuple[Any, str, int]]:
-        left = max(window)
-        values = {left, left + 1, 2 * left, 2 * left + 1, 2 * left + 2}
-        configs = {id(c): c for m in self._double.modules() if hasattr(c := getattr(m, "config", None), "__dict__")}
-        return [
-            (config, name, value)
-            for config in configs.values()
-            for name, value in vars(config).items()
-            if isinstance(value, int) and not isinstance(value, bool) and value in values
-        ]
+    def _declared(self, config: Any, name: str, size: int) -> list[tuple[MaskKind, Window]] | None:
+        """What the masks declare with another value of an attribute; None where the model does not run with it."""
+        with set_to(config, name, size), suppress(Exception):
+            return [(made.kind, made.window) for made in self._captured()]
+        return None
 
     def _captured(self) -> list[Call]:
         # Eager around it: the experts' grouped products know no float64.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,35 +13,46 @@ from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.verifier import Verifier as ExportVerifier
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.export import ExportedProgram
 from torch.fx.experimental import _config as shapes
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError,
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
     "ConstraintViolationError",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
     "ExportVerifier",
+    "GuardOnDataDependentSymNode",
     "OpOverload",
     "TorchDispatchMode",
     "argument_names",
     "compile_package",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
+    "guarded",
     "is_composite",
     "load_package",
     "mark_dynamic",
     "oblivious_sizes",
     "operator_name",
+    "own_buffers",
     "pytree",
     "returns_views",
     "scaled_mm",
     "specialized_floats",
-    "without_guards",
     "without_modes",
     "writes",
 ]
 COMPOSITE = "CompositeImplicitAutograd"
+# The input that a guard of torch.export's asks something of.
+GUARDED = re.compile(r"L\['(\w+)'\]")
 # The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
 scaled_mm = torch._scaled_mm
 
@@ -53,6 +65,11 @@ def operator_name(target: Any, default: str | None = None) -> str | None:
 def argument_names(target: OpOverload) -> tuple[str, ...]:
     """The names of an operator's arguments, in the order of its schema."""
     return tuple(argument.name for argument in target._schema.arguments)
+
+
+def own_buffers(module: torch.nn.Module) -> dict[str, Tensor | None]:
+    """The table of a module's buffers itself: what is put into it is put into the module."""
+    return module._buffers
 
 
 def writes(target: OpOverload) -> bool:
@@ -80,10 +97,15 @@ def oblivious_sizes(oblivious: bool = True) -> AbstractContextManager[Any]:
     return shapes.patch(backed_size_oblivious=oblivious)  # type: ignore[attr-defined, no-any-return]
 
 
-def without_guards(exported: ExportedProgram, names: Iterable[str]) -> None:
-    """Drop the guards of a call that name inputs which are gone: what the trace learnt of sizes is spelt by them."""
-    spelt = tuple(f"'{name}'" for name in names)
-    exported._guards_code = [guard for guard in exported._guards_code if not any(name in guard for name in spelt)]
+def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
+    """The program, without the guards of a call that ask something of other inputs than those given.
+
+    What a trace learnt of sizes is spelt by the inputs' names, also of those that a copy has no more; torch spells it
+    anew for each copy.
+    """
+    names = set(given)
+    exported._guards_code = [guard for guard in exported._guards_code if names.issuperset(GUARDED.findall(guard))]
+    return exported
 
 
 def compile_package(exported: ExportedProgram, path: Path) -> None:

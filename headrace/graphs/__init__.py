@@ -1,7 +1,7 @@
 """Exported graphs: reading one, running one eagerly and rewriting one."""
 
 from headrace.graphs.interpreter import HALVES, ancestors, bindings, evaluate, flat_module, run
-from headrace.graphs.rewriter import Edit, keep_outputs, replace_output, rewrite, sparing, with_weights
+from headrace.graphs.rewriter import Edit, drop_mutations, keep_outputs, replace_output, rewrite, sparing, with_weights
 from headrace.graphs.signature import bound_of, inputs_of, outputs_of, weights_of
 from headrace.graphs.storage import save
 from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertions
@@ -16,6 +16,7 @@ __all__ = [
     "call",
     "counts_data",
     "drop_data_assertions",
+    "drop_mutations",
     "evaluate",
     "flat_module",
     "inputs_of",

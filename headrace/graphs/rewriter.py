@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 
-from headrace.compat.torch import ExportVerifier, pytree, without_guards
+from headrace.compat.torch import ExportVerifier, guarded, pytree
 from headrace.graphs.signature import inputs_of
 from headrace.graphs.surgery import drop_assertions, drop_unused, fake_mode, measure_elsewhere
 
@@ -47,6 +47,13 @@ def keep_outputs(
     return _rebuilt(exported, module, keep, optional)
 
 
+def drop_mutations(exported: ExportedProgram) -> ExportedProgram:
+    """A copy that returns what the model does and no new values of its buffers, weights or inputs."""
+    specs = exported.graph_signature.output_specs
+    keep = tuple(place for place, spec in enumerate(specs) if spec.kind is OutputKind.USER_OUTPUT)
+    return exported if len(keep) == len(specs) else keep_outputs(exported, keep)
+
+
 def replace_output(exported: ExportedProgram, make: Callable[[fx.Graph], fx.Node]) -> ExportedProgram:
     """A copy that returns one value, which `make` computes at the end of the graph, and holds what that reads."""
     module = copy.deepcopy(exported.graph_module)
@@ -69,7 +76,7 @@ def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> Ex
     signature.input_specs = [*specs, *signature.input_specs]
     held = {name: torch.nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
     module.recompile()
-    return ExportedProgram(
+    made = ExportedProgram(
         root=module,
         graph=module.graph,
         graph_signature=signature,
@@ -80,6 +87,7 @@ def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> Ex
         constants=exported.constants,
         verifiers=exported.verifiers,
     )
+    return guarded(made, inputs_of(made))
 
 
 def sparing(exported: ExportedProgram) -> ExportedProgram:
@@ -95,7 +103,10 @@ def sparing(exported: ExportedProgram) -> ExportedProgram:
     def decompose_if_any(decomp_table: Mapping[Any, Any] | None = None) -> ExportedProgram:
         present = {node.target for node in made.graph.nodes}
         idle = decomp_table is not None and present.isdisjoint(decomp_table)
-        return made if idle else decompose(dict(decomp_table) if decomp_table is not None else None)
+        if idle:
+            return made
+        decomposed = decompose(dict(decomp_table) if decomp_table is not None else None)
+        return guarded(decomposed, inputs_of(decomposed))
 
     made.run_decompositions = decompose_if_any
     return made
@@ -146,8 +157,7 @@ def _rebuilt(
         constants={name: value for name, value in exported.constants.items() if name in used},
         verifiers=verifiers or exported.verifiers,
     )
-    without_guards(made, unused)
-    return made
+    return guarded(made, inputs_of(made))
 
 
 def _without(example: Any, unused: frozenset[str]) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from headrace import graphs
+from headrace.compat.torch import operator_name
 from headrace.errors import TraceError
 from headrace.feed import draw
 from headrace.ir import PER_TOKEN_OUTPUTS, PaddingRule, Program
@@ -15,6 +16,8 @@ from headrace.ir import PER_TOKEN_OUTPUTS, PaddingRule, Program
 LENGTH, PADDED = 5, 9
 # Relative to the largest value. What leaks through padding (convolutions over tokens, Fourier mixing) is 0.1 and more.
 BOUND = 1e-4
+# Operators that take no more of a tensor than its shape and dtype.
+LIKE = frozenset(name for what in ("zeros", "ones", "full", "empty") for name in (f"new_{what}", f"{what}_like"))
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class MeasurePadding:
         alone = wide_outputs(program, sample_inputs(program, length, length))
         _refuse_mixed_rows(program, alone, length)
         padded = wide_outputs(program, sample_inputs(program, length, padded_to))
-        exact = all(
+        # What one number of the whole batch decides may turn only on texts longer than these.
+        exact = shared_value(program) is None and all(
             same(one, two[:, : one.shape[1]] if output.kind in PER_TOKEN_OUTPUTS else two)
             for output, one, two in zip(program.signature.outputs, alone, padded, strict=True)
         )
@@ -54,6 +58,27 @@ def _refuse_mixed_rows(program: Program, alone: tuple[Tensor, ...], length: int)
             "A text's answer changes with what else is in its batch: the model mixes the rows of a batch, so no text "
             "can be answered as it is alone."
         )
+
+
+def shared_value(program: Program) -> fx.Node | None:
+    """The first number that is computed from all the texts of a batch at once and decides of each one's answer.
+
+    The highest position of a batch is such a one: rotary embeddings that change past some length ask it, so that a
+    short text answers otherwise beside a long one. Texts of one length have it in common.
+    """
+    fed = set(graphs.inputs_of(program.graph))
+    needed = graphs.ancestors([program.graph.graph.output_node()])
+    nodes: list[fx.Node] = list(program.graph.graph.nodes)
+    for node in nodes:
+        value = node.meta.get("val")
+        if node.op != "call_function" or not fed.intersection(one.name for one in node.all_input_nodes):
+            continue
+        # Sizes are of no text, and what is only shaped or typed as an input holds nothing of it.
+        if not isinstance(value, torch.SymInt) and operator_name(node.target, "") not in LIKE:
+            fed.add(node.name)
+            if isinstance(value, Tensor) and value.dim() == 0 and node in needed:
+                return node
+    return None
 
 
 def wide_outputs(program: Program, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:

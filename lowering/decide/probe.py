@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from headrace.errors import AttentionTypeError
 from headrace.ir import AttentionSpec, AttentionType, MaskKind, Program, RecurrentSpec, Verdict, Window
 from headrace.lowering.decide import encoder_decoder
+from headrace.lowering.types.attention import borrowed_keys
 
 SHORTEST, LONGEST = 12, 640
 # Routed experts regroup tokens, which changes the order of sums; anything else is bit-equal.
@@ -123,6 +124,8 @@ class Probe:
         """
         if spec.call_order >= len(seen) or (reached := seen[spec.call_order]) is None or spec.latent:
             return replace(spec, verdict=Verdict.UNPROBED)
+        if spec.node in borrowed_keys(program.graph):
+            return replace(spec, verdict=Verdict.UNPROBED)  # no row that its module is given is made into a key
         second = across[spec.call_order] if across else None
         if spec.type is AttentionType.ENCODER_DECODER:
             _compare_cross(spec, reached, second, length)

@@ -19,7 +19,7 @@ from headrace import debug, graphs
 from headrace.errors import TraceError
 from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
-from headrace.lowering.decide.padding import same, wide_outputs
+from headrace.lowering.decide.padding import same, shared_value, wide_outputs
 from headrace.lowering.types.relative_bias import Distance, read_biases
 from headrace.ops.attention import ATTENTION, POOL
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
@@ -48,6 +48,8 @@ class Pack:
         if program.nodes.recurrent:
             carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.nodes.recurrent)
             raise TraceError(f"{carriers} would carry state from one sequence of a packed batch to the next.")
+        if (shared := shared_value(program)) is not None:
+            raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
         module = graphs.flat_module(program.graph)
         _swap(module, _biases(program))
         module.recompile()

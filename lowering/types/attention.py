@@ -29,7 +29,7 @@ class TypeAttention:
         nodes = attention_nodes(program.graph)
         _refuse_hidden_attention(program, nodes)
         reads = reads_of(program.graph)
-        cross = crossing(program.graph, reads)
+        cross = crossing(program, reads)
         feeding = _ancestors([arguments(node)["k"] for node in cross])
         specs = tuple(
             _spec(
@@ -43,6 +43,16 @@ class TypeAttention:
         )
         _refuse_contradictions(program, specs)
         return program.with_(attention=specs, recurrent=recurrent_specs(program), stage=Stage.TYPED)
+
+
+def borrowed_keys(exported: ExportedProgram) -> frozenset[str]:
+    """The attentions whose keys are those of one before them: their own module makes none."""
+    seen, borrowing = set[fx.Node](), set[str]()
+    for node in attention_nodes(exported):
+        keys = arguments(node)["k"]
+        borrowing |= {node.name} if keys in seen else set()
+        seen.add(keys)
+    return frozenset(borrowing)
 
 
 def reads_of(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:
@@ -59,10 +69,10 @@ def reads_of(exported: ExportedProgram) -> dict[fx.Node, frozenset[str]]:
     return reads
 
 
-def crossing(exported: ExportedProgram, reads: dict[fx.Node, frozenset[str]]) -> list[fx.Node]:
+def crossing(program: Program, reads: dict[fx.Node, frozenset[str]]) -> list[fx.Node]:
     """The attentions whose keys come from another sequence than their queries: an encoder's output.
 
-    Either the queries read an input that the keys do not, which is how a decoder reads its target; or, where the
+    Either the queries read a sequence that the keys do not, which is how a decoder reads its target; or, where the
     model makes the target from the text, the keys have passed attentions that the queries have not, looking past what
     came in by the cross attentions before. Queries that read no input are latents.
 
@@ -71,11 +81,13 @@ def crossing(exported: ExportedProgram, reads: dict[fx.Node, frozenset[str]]) ->
     """
     cross: list[fx.Node] = []
     passed = dict[fx.Node, frozenset[fx.Node]]()
-    for node in exported.graph.nodes:
+    # Inputs of one axis speak of one sequence: keys made before the first attention have read no mask of it yet.
+    sequence = {given.name: given.axes[1:] for given in program.signature.inputs}
+    for node in program.graph.graph.nodes:
         followed = node.all_input_nodes
         if node.target is ATTENTION:
             q, k = arguments(node)["q"], arguments(node)["k"]
-            other = not reads[q] <= reads[k]
+            other = not {sequence[name] for name in reads[q]} <= {sequence[name] for name in reads[k]}
             if reads[q] and not other and not passed[k] <= passed[q]:
                 _refuse_one_sequence(node, cross, reads)
                 other = True

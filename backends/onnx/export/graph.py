@@ -26,7 +26,10 @@ from headrace.errors import TargetError
 from headrace.ir import AttentionSpec, Program
 from headrace.ir.serialize import encode
 
+# What torch.onnx says of an operator that it does not know, of a node at which it fails, and of how.
 UNTRANSLATED = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
+EXECUTED = re.compile(r"While executing %(\w+)")
+RAISED = re.compile(r"<class '[\w.]+'>: ([^\n]+)")
 TORCH_OPERATOR = re.compile(r"%(\S+) :")
 
 
@@ -69,11 +72,22 @@ def _exported(program: Program, profile: Profile, translations: dict[Any, Any]) 
             model = translate(graphs.sparing(program.graph), profile.written, translations)
         except torch.onnx.errors.OnnxExporterError as error:
             debug.say(debug.CODE, f"torch.onnx: {error}")
-            missing = UNTRANSLATED.search(str(error))
-            what = f"torch has no translation of {missing[1]}" if missing else "HEADRACE_DEBUG=4 shows why"
-            raise TargetError(f"The program cannot be written as ONNX: {what}. Use another target.") from error
+            raise TargetError(
+                f"The program cannot be written as ONNX: {_reason(program, str(error))}. Use another target. "
+                "(HEADRACE_DEBUG=4 shows the whole message.)"
+            ) from error
         simplify(model)
     return model
+
+
+def _reason(program: Program, message: str) -> str:
+    """The operator that has no translation, else the node at which torch's exporter fails, and how."""
+    if missing := UNTRANSLATED.search(message):
+        return f"torch has no translation of {missing[1]}"
+    executed, said = EXECUTED.search(message), RAISED.search(message)
+    node = next((n for n in program.graph.graph.nodes if executed and n.name == executed[1]), None)
+    where = f"at {node.name} ({node.target})" if node is not None else "at no node that it names"
+    return f"torch's exporter fails {where}{f': {said[1].strip()}' if said else ''}"
 
 
 def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:

@@ -35,7 +35,7 @@ def test_the_loop_is_named():
     with pytest.raises(TraceError) as refused:
         trace(checkpoint(Looping()))
     text = str(refused.value)
-    assert "summed_slowly in test_loops.py loops over the tokens, which fixes their number" in text
+    assert "summed_slowly in test_loop_diagnosis.py loops over the tokens, which fixes their number" in text
     assert "mamba_selective_scan" in text
     assert "torch.export says" in text
 

@@ -1,12 +1,17 @@
 """The copy in float64 that the probe runs."""
 
 import copy
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import nn
 
 from headrace.frontend.probe.behaviour import in_float64
-from tests.tiny import build
+from headrace.frontend.trace import trace
+from headrace.ir import Verdict
+from headrace.lowering.pipeline import analyse
+from tests.tiny import build, checkpoint
 
 
 def test_a_copy_in_float64_is_what_a_cast_copy_is() -> None:
@@ -30,3 +35,25 @@ def test_a_shared_weight_stays_shared() -> None:
     assert wide[1].bias is not wide[0].bias
     assert wide[2].running_mean.dtype is torch.float64
     assert wide[2].num_batches_tracked.dtype is torch.int64
+
+
+class Chunked(nn.Module):
+    """A module around a model whose own configuration names, by chance, the number that is the model's window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(chunk=4096, seen=4097)
+        self.inner = build("mistral", sliding_window=4096, num_hidden_layers=1)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        if self.config.chunk % 4096:
+            raise ValueError("a chunk of 4096 is what was trained")
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask)
+
+
+def test_the_window_is_found_by_what_follows_it_and_not_by_its_number() -> None:
+    module = Chunked().eval()
+    made = trace(checkpoint(module))
+    assert [spec.verdict for spec in analyse(made.program, made.behaviour).nodes.attention] == [Verdict.PROVEN_SHRUNK]
+    assert vars(module.config) == {"chunk": 4096, "seen": 4097}
+    assert module.inner.config.sliding_window == 4096

@@ -95,10 +95,25 @@ def test_nothing_offered(tiny: Any) -> None:
     assert len(traced.tasks) == 0
     lowered = traced.lower("reference")
     assert list(lowered.tasks) == []
-    model = lowered.compile()
-    assert list(model.tasks) == []
-    with pytest.raises(headrace.TaskNotEnabledError, match=r"offers: nothing.*Nothing can be served"):
-        model.embed("w5")
+    for task in (None, "embed"):
+        with pytest.raises(headrace.TaskNotEnabledError, match=r"offers: nothing.*Nothing can be served"):
+            lowered.compile(task=task)
+
+
+def test_a_model_that_supports_no_task_is_not_compiled(tiny: Any) -> None:
+    """C4, C5: said at once, with the hint, where nothing was selected; the stages before it show why."""
+    model = tiny("qwen3", TOKEN)
+    for stage in (headrace.trace(model), headrace.lower(model, target="reference")):
+        assert dict(stage.tasks) == {}
+        assert "prefills in chunks" in stage.tasks.refused["token_classify"]
+        assert "token_classify" in stage.explain()
+    with pytest.raises(headrace.TaskNotEnabledError) as caught:
+        headrace.compile(model, target="reference")
+    text = str(caught.value)
+    assert text.startswith("The model supports no task. DecoderState with chunked prefill enables: ")
+    assert "Selected: none. The model offers: token_classify. " in text
+    assert 'To make it work, compile with prefill="single_pass"' in text
+    assert "hoose" not in text
 
 
 def test_tasks_of_a_model_that_cannot_be_typed(tiny: Any) -> None:

@@ -147,7 +147,7 @@ def ranges() -> dict[str, str]:
     except metadata.PackageNotFoundError:
         import tomllib
 
-        file = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        file = Path(__file__).resolve().parents[4] / "pyproject.toml"
         project = tomllib.loads(file.read_text())["project"] if file.is_file() else {}
         lines = sum(project.get("optional-dependencies", {}).values(), list(project.get("dependencies", [])))
     split = (re.match(r"([\w.-]+)\s*(?:\[[^]]*\])?\s*\(?([^;)]*)", line) for line in lines)

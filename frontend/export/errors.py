@@ -1,0 +1,87 @@
+"""Why an export failed, in words of the model's own code: no symbol of torch's reaches a user."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from headrace.compat.torch import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+from headrace.frontend.eager.signature import DECODED, Served
+from headrace.frontend.export.loop_diagnosis import culprit
+
+# What torch raises where code asks for a number or a size that only the values of a tensor say.
+BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+# How torch writes the size of an input, and what it calls sizes that it has no name for.
+SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d)\]")
+SYMBOL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b")
+GUARD = re.compile(r"the generated guard ([^\n]+?)(?=Specializations|Constraints|\n|$)")
+# Torch, Python's library, Headrace and code that has no file are no code of the model.
+FOREIGN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[2]}/", "<")
+LIBRARY = f"{sysconfig.get_path('stdlib')}/"
+
+
+def explain(error: Exception, served: Served, inputs: dict[str, torch.Tensor], longest: int | None) -> str:
+    """The whole refusal.
+
+    Args:
+        longest: the longest sequence that the model takes.
+    """
+    chain = list(_chain(error))
+    place = next((found for one in reversed(chain) if (found := _place(one)) is not None), None)
+    if any(isinstance(one, BY_VALUES) for one in chain):
+        where = f"{place} decides" if place else "its code decides"
+        why = f"{where} by what the inputs hold, and one graph has to do for all texts"
+    else:
+        why = culprit(served, inputs, longest)
+    said = _gist(error)
+    return (
+        f"The model's code cannot be exported with a dynamic batch and sequence: {why}.{said} (HEADRACE_DEBUG=4 shows "
+        "torch's whole message.)"
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _place(error: BaseException) -> str | None:
+    """The innermost line of the model's own code that the error came through."""
+    found: FrameType | None = None
+    line, traceback = 0, error.__traceback__
+    while traceback is not None:
+        if not _foreign(traceback.tb_frame.f_code.co_filename):
+            found, line = traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return f"{found.f_code.co_qualname} in {Path(found.f_code.co_filename).name}, line {line}," if found else None
+
+
+def _foreign(file: str) -> bool:
+    return file.startswith(FOREIGN) or (file.startswith(LIBRARY) and "-packages" not in file)
+
+
+def _gist(error: Exception) -> str:
+    """What torch.export says, where that can be said in words: of violated constraints the first, or its first line."""
+    message = str(error).strip()
+    if guard := GUARD.search(message):
+        said = f"the graph is right only where {SIZE.sub(_named, guard[1]).strip()}"
+    else:
+        said = next((line.strip() for line in message.splitlines() if line.strip()), error.__class__.__name__)
+        said = said.partition(" For more information, run with TORCH_LOGS")[0]
+    return "" if SYMBOL.search(said) or "L['" in said else f" torch.export says: {said}"
+
+
+def _named(size: re.Match[str]) -> str:
+    if size[2] == "0":
+        return "batch"
+    return "target" if size[1] in DECODED else "sequence"
