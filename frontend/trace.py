@@ -58,7 +58,6 @@ from headrace.ir import (
     Source,
     Stage,
     Task,
-    TextRules,
 )
 
 BATCH, LENGTH = 2, 7
@@ -138,10 +137,11 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
             positions=where,
             limits=limits,
             target_limits=find_target_limits(exported, config) if accepted.decodes else None,
-            text=checkpoint.sentence.text if checkpoint.sentence else TextRules(),
+            text=checkpoint.text,
             filling=read_filling(checkpoint.tokenizer, limits, seen.own) if last and _is_own(pooling) else None,
-            labels=read_labels(config, seen.head, seen.width),
+            labels=read_labels(config, seen.head, seen.width, checkpoint.activation),
             pooling=pooling,
+            similarity=checkpoint.similarity,
         ),
         evidence=Evidence(
             claims=read_claims(config),

@@ -275,27 +275,31 @@ class CompiledModel:
         return self.engine.run_parts(Task.TOKEN_EMBED, parts, len(listed), batch_size, progress, self._first)
 
     def classify(
-        self, texts: str | Iterable[str] | Iterable[Pair], *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *,
+        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Classification]:  # fmt: skip
-        """The best label of each text or pair of texts, with every label's score.
+        """The best label of each text or pair of texts, with every label's score. `prompt` is as for `embed`.
 
         Args:
             texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
         """
         listed = list(self._reader.drawn(texts, pairs=True))
-        return self._classified(Task.CLASSIFY, listed, truncate, batch_size, progress)
+        return self._classified(Task.CLASSIFY, listed, prompt, truncate, batch_size, progress)
 
     def score(
-        self, pairs: Iterable[Pair], *, truncate: bool | None = None,
+        self, pairs: Iterable[Pair], prompt: str | None = None, *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
-        """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)]."""
+        """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)].
+
+        Args:
+            prompt: as for `embed`; it goes before the first of the two.
+        """
         listed = list(self._reader.drawn(pairs, pairs=True))
         for number, one in enumerate(listed, self._first):
             if not isinstance(one, (tuple, list)) or len(one) != 2:
                 raise InputError(f"Request {number} is {reprlib.repr(one)}; score takes pairs of texts: tuples of two.")
-        found = self._classified(Task.SCORE, listed, truncate, batch_size, progress)
+        found = self._classified(Task.SCORE, listed, prompt, truncate, batch_size, progress)
         return [classification.score for classification in found]
 
     def rank(self, query: str, documents: Any, **options: Any) -> list[Ranked]:
@@ -305,12 +309,13 @@ class CompiledModel:
         return sorted((Ranked(i, score) for i, score in enumerate(scores)), key=lambda found: -found.score)
 
     def _classified(
-        self, task: Task, texts: list[Any], truncate: bool | None, batch_size: int | None, progress: bool | None
-    ) -> list[Classification]:
+        self, task: Task, texts: list[Any], prompt: str | None, truncate: bool | None, batch_size: int | None,
+        progress: bool | None,
+    ) -> list[Classification]:  # fmt: skip
         self.engine.lane(task, progress)
         assert self.program.facts.labels is not None
         pairs = bool(texts) and isinstance(texts[0], (tuple, list))
-        parts = self._ahead(task, texts, truncate=truncate, pairs=pairs)
+        parts = self._ahead(task, texts, truncate=truncate, pairs=pairs, prompt=prompt)
         rows = self.engine.run_parts(task, parts, len(texts), batch_size, progress, self._first)
         return [answers.classification(row, self.program.facts.labels) for row in rows]
 
@@ -367,7 +372,9 @@ class CompiledModel:
             raise self._reader.no_text()
         return self._reader
 
-    @staticmethod
-    def similarity(a: Array, b: Array) -> Array:
-        """Cosine of every row of `a` [n, d] with every row of `b` [m, d]: [n, m]."""
-        return answers.similarity(a, b)
+    def similarity(self, a: Array, b: Array) -> Array:
+        """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m].
+
+        By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
+        """
+        return answers.similarity(a, b, self.program.facts.similarity)

@@ -37,11 +37,11 @@ def read_claims(config: Any) -> tuple[Claim, ...]:
     )
 
 
-def read_labels(config: Any, head: Head, width: int) -> Labels | None:
+def read_labels(config: Any, head: Head, width: int, activation: str | None = None) -> Labels | None:
     """The labels of a sequence or token head, in the order of its outputs, and what scores them.
 
     The rules are transformers' text-classification pipeline's: sigmoid for one label or multi_label_classification,
-    identity for regression, else softmax; a cross-encoder's config may name an activation of its own.
+    identity for regression, else softmax; a cross-encoder names an activation of its own, beside its config or in it.
     """
     if head not in (Head.SEQUENCE, Head.TOKEN):
         return None
@@ -49,7 +49,7 @@ def read_labels(config: Any, head: Head, width: int) -> Labels | None:
     names = _distinct([named.get(i, f"LABEL_{i}") for i in range(width)])
     if head is Head.TOKEN:
         return Labels(names, Activation.SOFTMAX, "one label a token")
-    return Labels(names, *_activation(config, width))
+    return Labels(names, *_activation(config, width, activation or _cross_encoder_activation(config)))
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:
@@ -57,12 +57,11 @@ def _distinct(names: list[str]) -> tuple[str, ...]:
     return tuple(f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names))
 
 
-def _activation(config: Any, width: int) -> tuple[Activation, str]:
-    named = _cross_encoder_activation(config)
+def _activation(config: Any, width: int, named: str | None) -> tuple[Activation, str]:
     if named is not None:
-        last = str(named).rsplit(".", 1)[-1].lower()
-        if last not in list(Activation):
-            raise LoadError(f"The config names the activation {named}; known are {', '.join(Activation)}.")
+        first, last = str(named).split(".", 1)[0], str(named).rsplit(".", 1)[-1].lower()
+        if last not in list(Activation) or first != "torch":
+            raise LoadError(f"The config names the activation {named}; known are torch's {', '.join(Activation)}.")
         return Activation(last), f"the config names {named}"
     problem = getattr(config, "problem_type", None)
     if problem == "regression":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,9 +16,15 @@ from torch import nn
 
 from headrace.errors import LoadError
 from headrace.frontend.eager.devices import on_host
+from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
-from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules
+from headrace.frontend.load.keys import require_known
+from headrace.frontend.load.pipeline import MODULES, SETTINGS, TRANSFORMER_FILES, Pipeline, held_pipeline, read_pipeline
+from headrace.frontend.load.remote_code import warn_of_code
+from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
+from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.weights import WEIGHTS, read_weights
+from headrace.ir import Similarity, TextRules
 
 SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
@@ -39,6 +44,9 @@ class Checkpoint:
         side_files: what a deployment folder holds beside weights and tokenizer, by its path there: config.json, and
             what a sentence-transformers folder says of pooling and text.
         processor: what the folder says of its image processor or feature extractor, empty where it has none.
+        text: what it says of text.
+        similarity: what it compares vectors by.
+        activation: what a cross-encoder scores by, None where nothing names it beside the config.
     """
 
     name: str
@@ -49,6 +57,19 @@ class Checkpoint:
     missing: tuple[str, ...]
     side_files: Mapping[str, str] = field(default_factory=dict)
     processor: dict[str, Any] = field(default_factory=dict)
+    text: TextRules = field(default_factory=TextRules)
+    similarity: Similarity = Similarity.COSINE
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a pipeline says beside its transformer; `Checkpoint` has the same names."""
+
+    sentence: SentenceModules | None
+    text: TextRules = field(default_factory=TextRules)
+    similarity: Similarity = Similarity.COSINE
+    activation: str | None = None
 
 
 def load(
@@ -69,42 +90,86 @@ def load(
     Raises:
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
     """
-    if isinstance(source, nn.Module) and _saves_itself(source):
-        with tempfile.TemporaryDirectory() as copied:
-            source.save(copied)  # type: ignore[operator]
-            made = load(copied, dtype=dtype, tokenizer=tokenizer, trust_remote_code=trust_remote_code)
-        return replace(made, name=f"a {source.__class__.__name__} module")
     if isinstance(source, nn.Module):
-        return _from_module(source, dtype, read_tokenizer(tokenizer, trust_remote_code))
+        given = read_tokenizer(tokenizer, trust_remote_code)
+        if _is_pipeline(source):
+            return _from_pipeline(source, dtype, given)
+        return _from_module(source, dtype, given)
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
-    with readable(folder / "modules.json"):
-        sentence = read_sentence_modules(folder)
-    weights = folder / sentence.transformer if sentence else folder
-    config = _config(weights, trust_remote_code)
-    module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=sentence is not None)
-    config = getattr(module, "config", config)
-    found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code)
-    if (named := _read_activation(folder)) is not None:
-        config.sentence_transformers = {"activation_fn": named}
-    if sentence:
+    with readable(folder / MODULES):
+        pipeline = read_pipeline(folder)
+        said = _said(pipeline)
+    weights = folder / pipeline.transformer.path if pipeline else folder
+    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None
+    config = _config(weights, trust_remote_code, changes)
+    module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
+    found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code, pipeline)
+    _require_template(said.text, found)
+    return Checkpoint(
+        name=str(source),
+        module=module.eval(),
+        config=getattr(module, "config", config),
+        tokenizer=found,
+        sentence=said.sentence,
+        missing=missing,
+        side_files=_side_files(folder, weights),
+        processor=_read_processor(weights),
+        text=said.text,
+        similarity=said.similarity,
+        activation=said.activation,
+    )
+
+
+def _said(pipeline: Pipeline | None) -> _Said:
+    if pipeline is None:
+        return _Said(None)
+    sentence = read_sentence_modules(pipeline)
+    if sentence is not None:
         sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
-    side = _side_files(folder, weights)
-    return Checkpoint(str(source), module.eval(), config, found, sentence, missing, side, _read_processor(weights))
+    return _Said(sentence, read_text_rules(pipeline), read_similarity(pipeline), pipeline.settings.get("activation_fn"))
+
+
+def _require_template(text: TextRules, tokenizer: Any) -> None:
+    if text.chat is not None and tokenizer is not None and not getattr(tokenizer, "chat_template", None):
+        raise LoadError(
+            "The model's texts go through a chat template (message in modality_config), and its tokenizer has none. "
+            "Add chat_template.jinja to the folder, or pass the tokenizer that has it as tokenizer=."
+        )
 
 
 def _side_files(folder: Path, weights: Path) -> dict[str, str]:
     """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
-    found = [(weights, name) for name in ("config.json", "sentence_bert_config.json")]
-    found += [(folder, name) for name in ("modules.json", "config_sentence_transformers.json")]
+    found = [(weights, name) for name in ("config.json", *TRANSFORMER_FILES)]
+    found += [(folder, name) for name in (MODULES, SETTINGS)]
     found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
     return {name: (where / name).read_text() for where, name in found if (where / name).is_file()}
 
 
-def _saves_itself(module: nn.Module) -> bool:
-    """Whether a module is a whole pipeline from texts, as sentence-transformers' are: the folder it saves says all."""
-    return callable(getattr(module, "save", None)) and any(hasattr(module, does) for does in ("encode", "predict"))
+def _is_pipeline(module: nn.Module) -> bool:
+    """Whether a module is one of sentence-transformers' pipelines, which take texts."""
+    return any(one.__module__.startswith("sentence_transformers.") for one in module.__class__.__mro__)
+
+
+def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+    """A pipeline as it is: its own modules and tokenizer, whatever it would save."""
+    pipeline = held_pipeline(source)
+    live: Any = pipeline.transformer.live
+    model = live.auto_model
+    if not isinstance(model, nn.Module):
+        raise LoadError(f"The {source.__class__.__name__} runs in another backend than torch. Load it with torch.")
+    said, made = _said(pipeline), _from_module(model, dtype, tokenizer or live.tokenizer)
+    _require_template(said.text, made.tokenizer)
+    return replace(
+        made,
+        name=str(pipeline.folder),
+        sentence=said.sentence,
+        side_files={**made.side_files, **pipeline.side_files},
+        text=said.text,
+        similarity=said.similarity,
+        activation=said.activation,
+    )
 
 
 def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
@@ -171,8 +236,10 @@ def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
         ) from error
 
 
-def _config(folder: Path, trust_remote_code: bool) -> Any:
+def _config(folder: Path, trust_remote_code: bool, options: dict[str, Any]) -> Any:
+    """The configuration, with some values changed."""
     path = folder / "config.json"
+    require_no_bare_adapter(folder)
     if not path.is_file():
         raise LoadError(f"{folder} has no config.json. Give the folder that `save_pretrained` wrote.")
     with readable(path):
@@ -188,7 +255,11 @@ def _config(folder: Path, trust_remote_code: bool) -> Any:
                 f"{folder} needs its own Python code (auto_map in config.json). Read that code, then pass "
                 "trust_remote_code=True to run it."
             )
-        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        config, unused = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, return_unused_kwargs=True, **options
+        )
+        require_known({key: unused[key] for key in options if key in unused}, f"config_kwargs beside {path}", ())
+        return config
 
 
 def _read_processor(folder: Path) -> dict[str, Any]:
@@ -201,18 +272,8 @@ def _read_processor(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _read_activation(folder: Path) -> str | None:
-    """The activation of a cross-encoder; sentence-transformers 6 writes it beside the config."""
-    path = folder / "config_sentence_transformers.json"
-    if not path.is_file():
-        return None
-    with readable(path):
-        named: str | None = json.loads(path.read_text()).get("activation_fn")
-        return named
-
-
-def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
-    """A tokenizer by its folder; anything but a path is taken to be one already."""
+def read_tokenizer(given: Any, trust_remote_code: bool = False, **options: Any) -> Any:
+    """A tokenizer by its folder, with some values changed; anything but a path is taken to be one already."""
     if not isinstance(given, (str, Path)):
         return given
     if not Path(given).expanduser().is_dir() and not HUB_ID.fullmatch(str(given)):
@@ -220,13 +281,16 @@ def read_tokenizer(given: Any, trust_remote_code: bool = False) -> Any:
             f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
         )
     with readable(f"The tokenizer of {given}"):
-        return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code)
+        return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code, **options)
 
 
-def _folder_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
+def _folder_tokenizer(folder: Path, trust_remote_code: bool, pipeline: Pipeline | None) -> Any:
     if not any(next(folder.glob(name), None) for name in TOKENIZER_FILES):
         return None
-    return read_tokenizer(folder, trust_remote_code)
+    if not trust_remote_code and (file := folder / "tokenizer_config.json").is_file():
+        with readable(file):
+            warn_of_code(file, json.loads(file.read_text()).get("auto_map"), ("AutoTokenizer",))
+    return read_tokenizer(folder, trust_remote_code, **(tokenizer_options(pipeline) if pipeline else {}))
 
 
 def _short(dtype: torch.dtype) -> str:

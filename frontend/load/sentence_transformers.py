@@ -1,9 +1,10 @@
-"""Sentence-transformers folders: what modules.json puts after the transformer, and what the folder says of text."""
+"""Sentence-transformers' modules after the transformer, as modules that are traced with it."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import LoadError
-from headrace.ir import PoolKind, Task, TextRules
+from headrace.frontend.load.keys import require_known
+from headrace.frontend.load.pipeline import MODULES, SETTINGS, Pipeline, Step
+from headrace.frontend.load.text_rules import LABELLED, PLAIN, transformer_task
+from headrace.ir import PoolKind, Similarity, Task
 
 POOL_NAMES = {"lasttoken": PoolKind.LAST} | {kind.value: kind for kind in PoolKind if kind is not PoolKind.LAST}
 # The older form of 1_Pooling/config.json: one boolean a kind.
@@ -23,8 +27,9 @@ POOL_FLAGS = {
     "pooling_mode_weightedmean_tokens": PoolKind.WEIGHTED_MEAN,
     "pooling_mode_lasttoken": PoolKind.LAST,
 }
-KNOWN = "Transformer, Pooling, Dense, Normalize"
-PLAIN = "feature-extraction"
+NAMES = ("module_input_name", "module_output_name")
+DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual", *NAMES)
+POOLING = (*POOL_FLAGS, "pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
 
 
 class Pool(nn.Module):
@@ -44,7 +49,7 @@ class Pool(nn.Module):
 class Dense(nn.Module):
     """A linear layer and an activation, sentence-transformers' `Dense`; `residual` is added where it has one."""
 
-    def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
+    def __init__(self, linear: nn.Linear, activation: Callable[[Tensor], Tensor], residual: nn.Module | None) -> None:
         """Apply `linear`, then `activation`."""
         super().__init__()
         self.linear, self.activation, self.residual = linear, activation, residual
@@ -63,22 +68,32 @@ class Normalize(nn.Module):
         return nn.functional.normalize(x, p=2.0, dim=-1)
 
 
+class First(nn.Module):
+    """The first numbers of a vector, for models trained so."""
+
+    def __init__(self, dimensions: int) -> None:
+        """Keep so many; all, where there are fewer."""
+        super().__init__()
+        self.dimensions = dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] to [..., dimensions]."""
+        return x[..., : self.dimensions]
+
+
 @dataclass(frozen=True)
 class SentenceModules:
     """What stands in modules.json.
 
     Attributes:
-        transformer: the transformer's folder, relative to the model's.
         pools: the pooling kinds; empty where the folder has no Pooling and so yields one vector a token.
         modules: what follows the pooling (or the transformer), applied in order.
         normalize: whether the last module normalises a text's vector; that is left to the caller's `normalize`.
     """
 
-    transformer: str
     pools: tuple[PoolKind, ...]
     modules: nn.Sequential
     normalize: bool
-    text: TextRules
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -86,54 +101,84 @@ class SentenceModules:
         return (Task.EMBED, Task.TOKEN_EMBED) if self.pools else (Task.TOKEN_EMBED,)
 
 
-def read_sentence_modules(folder: Path) -> SentenceModules | None:
-    """Read modules.json and what it names; None where the folder has none, or it names a transformer with its head.
+def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
+    """The modules after the transformer; None where that comes with its head, and nothing after it.
 
     Raises:
-        LoadError: a module of another kind than those known, or one in a place where it makes no sense.
+        LoadError: a module that does not do what is known of its kind, or one in a place where it makes no sense.
     """
-    if not (folder / "modules.json").is_file():
-        return None
-    listed = _read(folder / "modules.json")
-    if not listed:
-        raise LoadError(f"{folder}/modules.json lists no module; known are {KNOWN}.")
-    kinds = [str(entry["type"]).rsplit(".", 1)[-1] for entry in listed]
-    # A class of the same name in anybody's own module is another one.
-    known = {entry["type"] for entry in listed if str(entry["type"]).startswith("sentence_transformers.")}
-    if unknown := [
-        entry["type"]
-        for entry, kind in zip(listed, kinds, strict=True)
-        if kind not in KNOWN.split(", ") or entry["type"] not in known
-    ]:
-        raise LoadError(f"{folder}/modules.json names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.")
-    if kinds[0] != "Transformer" or kinds.count("Pooling") > 1 or ("Pooling" in kinds and kinds[1] != "Pooling"):
-        raise LoadError(
-            f"{folder}/modules.json lists {', '.join(kinds)}; known is Transformer, then Pooling, then others."
-        )
-    if (task := _transformer(folder, listed[0].get("path", "")).get("transformer_task", PLAIN)) != PLAIN:
+    kinds, task = pipeline.kinds, transformer_task(pipeline)
+    if task != PLAIN:
         if len(kinds) > 1:
-            raise LoadError(f"{folder}/modules.json puts {', '.join(kinds[1:])} after a transformer for {task}.")
-        return None  # a cross-encoder: its transformer is loaded with the head
-    pooling = _read(folder / listed[1]["path"] / "config.json") if "Pooling" in kinds else {}
-    # What normalises a text's vector is left to the caller's `normalize`; a token's vector is normalised here.
-    normalize = bool(pooling) and kinds[-1] == "Normalize"
-    after = list(zip(kinds, listed, strict=True))[2 if pooling else 1 : -1 if normalize else None]
-    tail = [Normalize() if kind == "Normalize" else _dense(folder / entry["path"]) for kind, entry in after]
+            raise LoadError(f"{pipeline.folder}/{MODULES} puts {', '.join(kinds[1:])} after a transformer for {task}.")
+        if task != LABELLED:
+            raise LoadError(
+                f"{pipeline.transformer.where} is of a transformer for {task} (transformer_task), which is not served; "
+                f"{PLAIN} and {LABELLED} are."
+            )
+        return None
+    if pipeline.settings.get("model_type") == "CrossEncoder":
+        raise LoadError(f"{pipeline.folder} is a CrossEncoder that scores by {', '.join(kinds)}; {LABELLED} is served.")
+    pooling, dimensions = pipeline.pooling, _dimensions(pipeline)
+    after = list(pipeline.steps[2 if pooling else 1 :])
+    # What normalises a text's vector is left to the caller's `normalize`, but for what is cut afterwards.
+    normalize = bool(pooling) and kinds[-1] == "Normalize" and dimensions is None
+    names = "sentence_embedding" if pooling else "token_embeddings"
+    tail = [made for step in after if (made := _module(step, names)) is not None][: -1 if normalize else None]
     return SentenceModules(
-        transformer=listed[0].get("path", ""),
-        pools=read_pools(pooling, folder) if pooling else (),
-        modules=nn.Sequential(*tail),
+        pools=read_pools(pooling.config, Path(pooling.where).parent) if pooling else (),
+        modules=nn.Sequential(*tail, *([] if dimensions is None else [First(dimensions)])),
         normalize=normalize,
-        text=replace(
-            _text_rules(folder, _transformer(folder, listed[0].get("path", ""))),
-            pools_prompt=bool(pooling.get("include_prompt", True)),
-        ),
     )
+
+
+def read_similarity(pipeline: Pipeline) -> Similarity:
+    """What the pipeline's vectors are compared by.
+
+    Raises:
+        LoadError: a name that is none of sentence-transformers' for one vector a text.
+    """
+    named = pipeline.settings.get("similarity_fn_name") or Similarity.COSINE
+    if named not in list(Similarity):
+        raise LoadError(
+            f"{pipeline.folder}/{SETTINGS} compares vectors by {named} (similarity_fn_name); {', '.join(Similarity)} "
+            "are served."
+        )
+    return Similarity(named)
+
+
+def _dimensions(pipeline: Pipeline) -> int | None:
+    kept = pipeline.settings.get("truncate_dim")
+    if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1 or not pipeline.pooling):
+        raise LoadError(
+            f"{pipeline.folder}/{SETTINGS} says truncate_dim={kept!r}; an int of 1 and above is accepted, where the "
+            "modules pool."
+        )
+    return kept
+
+
+def _module(step: Step, names: str) -> nn.Module | None:
+    """A module after the pooling; None for one that finds nothing to do.
+
+    Args:
+        names: what sentence-transformers calls the rows or the vectors that have come so far.
+    """
+    read = step.config.get("module_input_name") or "sentence_embedding"
+    written = step.config.get("module_output_name") or read
+    if step.kind == "Normalize" and read == written == "sentence_embedding" != names:
+        return None  # there is no such vector yet, and it leaves the rows alone
+    if {read, written} != {names}:
+        over = read if read == written else f"{read}, into {written},"
+        raise LoadError(f"{step.where}: a {step.kind} over {over} is not served ({', '.join(NAMES)}); {names} is here.")
+    if step.kind == "Normalize":
+        require_known(step.config, step.where, NAMES)
+        return Normalize()
+    return _dense(step)
 
 
 def read_pools(config: dict[str, Any], where: Path) -> tuple[PoolKind, ...]:
     """The kinds that a Pooling config names: one, a list of them, or the older booleans."""
-    named = config.get("pooling_mode")
+    named = require_known(config, f"{where}/config.json", POOLING).get("pooling_mode")
     if named is None:
         kinds = tuple(kind for flag, kind in POOL_FLAGS.items() if config.get(flag))
         if not kinds:
@@ -153,20 +198,23 @@ def pool_kind(name: str) -> PoolKind:
     return kind
 
 
-def _dense(folder: Path) -> Dense:
-    config = _read(folder / "config.json")
-    if {config.get("module_input_name"), config.get("module_output_name")} - {None, "sentence_embedding"}:
-        raise LoadError(f"{folder}: a Dense over {config['module_input_name']} is not served; sentence_embedding is.")
+def _dense(step: Step) -> Dense:
+    config = require_known(step.config, step.where, DENSE)
+    if (live := step.live) is not None:
+        held: Any = copy.deepcopy(live)  # the user's is only borrowed, and ours is cast
+        passes = config["in_features"] == config["out_features"]
+        residual = None if not config.get("use_residual") else nn.Identity() if passes else held.residual
+        return Dense(held.linear, held.activation_function, residual)
     name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = getattr(nn, name.rsplit(".", 1)[-1], None)
     if not name.startswith("torch.nn.") or activation is None:
-        raise LoadError(f"{folder}: the activation {name} is not one of torch.nn's.")
+        raise LoadError(f"{step.where}: the activation {name} is not one of torch.nn's.")
     sizes = config["in_features"], config["out_features"]
-    residual: nn.Module | None = None
+    residual = None
     if config.get("use_residual"):
         residual = nn.Identity() if sizes[0] == sizes[1] else nn.Linear(*sizes, bias=False)
     dense = Dense(nn.Linear(*sizes, bias=config.get("bias", True)), activation(), residual)
-    dense.load_state_dict(_tensors(folder))
+    dense.load_state_dict(_tensors(Path(step.where).parent))
     return dense
 
 
@@ -179,31 +227,3 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
         raise LoadError(f"{folder} holds no weights (model.safetensors or pytorch_model.bin).")
     tensors: dict[str, Tensor] = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
     return tensors
-
-
-def _transformer(folder: Path, path: str) -> dict[str, Any]:
-    """What the folder says of its Transformer module."""
-    files = [folder / path / "sentence_bert_config.json", folder / "sentence_bert_config.json"]
-    config: dict[str, Any] = next((_read(file) for file in files if file.is_file()), {})
-    return config
-
-
-def _text_rules(folder: Path, bert: dict[str, Any]) -> TextRules:
-    path = folder / "config_sentence_transformers.json"
-    prompts = _read(path) if path.is_file() else {}
-    longest = bert.get("max_seq_length")
-    return TextRules(
-        max_length=longest,
-        truncates=True,
-        prompts=tuple(sorted((prompts.get("prompts") or {}).items())),
-        default_prompt=prompts.get("default_prompt_name"),
-        lower_case=bool(bert.get("do_lower_case", False)),
-        why="sentence_bert_config.json's max_seq_length" if longest else "sentence-transformers truncates",
-    )
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error

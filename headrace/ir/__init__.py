@@ -20,6 +20,7 @@ from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, T
 from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
     Activation,
+    ChatRules,
     Facts,
     Filling,
     Labels,
@@ -28,6 +29,7 @@ from headrace.ir.facts import (
     Positions,
     PositionSource,
     Quantized,
+    Similarity,
     Source,
     TextRules,
 )
@@ -60,6 +62,7 @@ __all__ = [
     "AttentionType",
     "Axis",
     "BiasKind",
+    "ChatRules",
     "Claim",
     "Decision",
     "Evidence",
@@ -86,6 +89,7 @@ __all__ = [
     "RecurrentSpec",
     "Route",
     "Signature",
+    "Similarity",
     "Source",
     "Stage",
     "State",

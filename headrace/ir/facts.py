@@ -65,6 +65,32 @@ class Limits:
     why: str
 
 
+class Similarity(StrEnum):
+    """What compares two vectors. More is nearer: a distance is negated."""
+
+    COSINE = "cosine"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+
+
+@dataclass(frozen=True)
+class ChatRules:
+    """How the tokenizer's chat template renders what is tokenised.
+
+    A text is the user's message, the two of a pair are the query's and the document's, a prompt is the system's.
+
+    Attributes:
+        structured: whether a message's content is a list of typed parts, not the text itself.
+        options: the rendering's keyword arguments, as JSON.
+        restores: whether the template's own end is put back where truncation took it.
+    """
+
+    structured: bool
+    options: str = "{}"
+    restores: bool = True
+
+
 @dataclass(frozen=True)
 class TextRules:
     """What the model folder says of text.
@@ -74,6 +100,7 @@ class TextRules:
         prompts: instruction prompts by name; `default_prompt` is one of the names.
         pools_prompt: whether a prompt's tokens take part in pooling.
         why: what sets the length.
+        chat: the template that texts go through, None where they are tokenised as they are.
     """
 
     max_length: int | None = None
@@ -83,6 +110,7 @@ class TextRules:
     lower_case: bool = False
     pools_prompt: bool = True
     why: str = "no limit is set"
+    chat: ChatRules | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +170,7 @@ class Facts:
         filling: how texts are filled up to the length that the model was trained on; None where they are not.
         labels: of the head, None where it names none.
         pooling: how rows become a vector, None where the model makes none.
+        similarity: what compares two such vectors.
     """
 
     positions: Positions
@@ -151,3 +180,4 @@ class Facts:
     filling: Filling | None = None
     labels: Labels | None = None
     pooling: Pooling | None = None
+    similarity: Similarity = Similarity.COSINE

@@ -87,7 +87,7 @@ def export_onnx(
     with sparing_the_old(), new_folder(folder) as (work, place):
         (work / "onnx").mkdir()
         name = f"onnx/model{SUFFIXES[dtype]}.onnx"
-        held = _write_side_files(work, own_copy(tokenizer), side_files)
+        held = _write_side_files(work, own_copy(tokenizer), side_files, alone=program.facts.text.chat is None)
         model = build(kept, chosen, finished, {"headrace": __version__, "task": wanted.value, "tokenizer": held})
         limit = EXTERNAL_FROM if external_from is None else external_from
         plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
@@ -163,8 +163,12 @@ def _alone(program: Program, kind: OutputKind) -> Program:
     return program.with_(exported=None, outputs=(output,))
 
 
-def _write_side_files(work: Path, tokenizer: Any, side_files: Mapping[str, str]) -> dict[str, Any] | None:
-    """config.json and the tokenizer's files, without the places that they came from."""
+def _write_side_files(work: Path, tokenizer: Any, side_files: Mapping[str, str], alone: bool) -> dict[str, Any] | None:
+    """config.json and the tokenizer's files, without the places that they came from.
+
+    Args:
+        alone: whether tokenizer.json may stand for the tokenizer; a chat template is rendered by transformers.
+    """
     for name, text in side_files.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text, encoding="utf-8")
@@ -175,7 +179,7 @@ def _write_side_files(work: Path, tokenizer: Any, side_files: Mapping[str, str])
             _write_json(path, _without_places(json.loads(path.read_text(encoding="utf-8"))))
     if tokenizer is None:
         return None
-    facts = exact_facts(tokenizer, work)
+    facts = exact_facts(tokenizer, work) if alone else None
     return {"folder": ".", "facts": None if facts is None else encode(facts)}
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import InputError, non_finite
-from headrace.ir import Activation, Labels
+from headrace.ir import Activation, Labels, Similarity
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.spans import Spans
 from headrace.runtime.text.validate import read_array
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 Aggregation = Literal["none", "simple", "first", "average", "max"]
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 # The label of what is no entity.
@@ -163,14 +165,17 @@ def normalise(vectors: ArrayLike) -> Floats:
     return unit
 
 
-def similarity(a: ArrayLike, b: ArrayLike) -> Floats:
-    """Cosines [n, m] between vectors [n, d] and [m, d]; a single vector [d] counts as one row.
+def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -> Floats:
+    """How near vectors [n, d] and [m, d] are, [n, m]; a single vector [d] counts as one row.
+
+    Args:
+        by: what compares them; distances come negated, so that more is nearer.
 
     Raises:
         InputError: vectors of different widths.
     """
     try:
-        left, right = (normalise(np.atleast_2d(_numbers(given))) for given in (a, b))
+        left, right = (np.atleast_2d(_numbers(given)).astype(np.float64) for given in (a, b))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{reprlib.repr(a)} and {reprlib.repr(b)} cannot be compared as vectors ({error}); arrays [n, d] of "
@@ -181,8 +186,31 @@ def similarity(a: ArrayLike, b: ArrayLike) -> Floats:
             f"Vectors of shape {np.shape(a)} and {np.shape(b)} cannot be compared; [n, d] and [m, d] of one width "
             "are accepted."
         )
-    cosines: Floats = left @ right.T
-    return cosines
+    compared: Floats = COMPARED[by](left, right).astype(np.float32)
+    return compared
+
+
+def _cosines(left: Doubles, right: Doubles) -> Doubles:
+    return _dots(*(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12) for rows in (left, right)))
+
+
+def _dots(left: Doubles, right: Doubles) -> Doubles:
+    dots: Doubles = left @ right.T
+    return dots
+
+
+def _distances(order: int, left: Doubles, right: Doubles) -> Doubles:
+    """Negated, a row at a time: the differences of all with all take a width's times more memory."""
+    rows = [-np.linalg.norm(row - right, ord=order, axis=-1) for row in left]
+    return np.stack(rows) if rows else np.empty((0, len(right)))
+
+
+COMPARED: dict[Similarity, Callable[[Doubles, Doubles], Doubles]] = {
+    Similarity.COSINE: _cosines,
+    Similarity.DOT: _dots,
+    Similarity.EUCLIDEAN: partial(_distances, 2),
+    Similarity.MANHATTAN: partial(_distances, 1),
+}
 
 
 def _numbers(given: Any) -> NDArray[Any]:

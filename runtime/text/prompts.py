@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import reprlib
 
 from headrace.errors import InputError, warn
 from headrace.ir import Program
+
+# What reads like a prompt's name: one word, with nothing behind it that would part it from a text.
+NAME = re.compile(r"[\w.-]*\w", re.ASCII)
 
 
 def find_prompt(program: Program, prompt: str | None) -> str:
     """The prompt of a name, or the text itself; None is the folder's default, and "" none.
 
     Raises:
-        InputError: a default that the folder does not have, no str, or a prompt that the folder's pooling leaves out.
+        InputError: a name that the folder does not have, no str, or a prompt that the folder's pooling leaves out.
     """
     found = _named(program, prompt)
-    if found and not program.facts.text.pools_prompt:
+    # A template's messages are pooled whole.
+    if found and not program.facts.text.pools_prompt and program.facts.text.chat is None:
         raise InputError(
             f"The folder's Pooling leaves the prompt {found!r} out (include_prompt is false), which is not served yet. "
             'Pass prompt="" to embed without one.'
@@ -34,6 +40,13 @@ def _named(program: Program, prompt: str | None) -> str:
         raise InputError(
             f"The model's default prompt {name!r} is not among its prompts ({', '.join(known) or 'none'}). Pass "
             'prompt="" to go without one.'
+        )
+    if NAME.fullmatch(prompt):
+        near = difflib.get_close_matches(prompt, known, 1)
+        raise InputError(
+            f"The model has no prompt named {prompt!r}{f', but {near[0]!r}' if near else ''}; its prompts are "
+            f"{', '.join(known) or 'none'}. To put a text before every text, end it with what parts the two, e.g. "
+            f"prompt={prompt + ': '!r}."
         )
     if known and prompt:
         warn(f"prompt={prompt!r:.80} is none of the model's prompts ({', '.join(known)}) and is taken as a text.")

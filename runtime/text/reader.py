@@ -23,17 +23,19 @@ Answer = Callable[[], list[Encoded]]
 class Reader:
     """One tokenizer; used from any thread."""
 
-    def __init__(self, tokenizer: Any, typed: bool) -> None:
+    def __init__(self, tokenizer: Any, typed: bool, rendered: bool = False) -> None:
         """Ask nothing yet.
 
         Args:
             tokenizer: of transformers.
             typed: whether to give token types.
+            rendered: whether a chat template has put the tokenizer's own tokens into the texts.
         """
         self._tokenizer, self._typed = tokenizer, typed
         # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
         self._lock = threading.Lock()
-        self._direct: bool | None = None  # not known before there are many texts
+        self._rendered = rendered
+        self._direct: bool | None = False if rendered else None  # not known before there are many texts
         self._typed_alone = typed
 
     def read(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> list[Encoded]:
@@ -59,6 +61,7 @@ class Reader:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             return self._tokenizer(
                 *columns,
+                add_special_tokens=not self._rendered,
                 padding=False,
                 truncation=longest is not None and not self._tokenizer.is_fast,
                 max_length=longest,

@@ -17,6 +17,7 @@ from tokenizers import normalizers
 from headrace.errors import InputError, InputTooLongError, warn
 from headrace.ir import Program
 from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.chat import Chat, common_end
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.ids import TYPES, read_ids, require_marker
 from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
@@ -83,7 +84,9 @@ class Texts:
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
         typed = TYPES in program.signature.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
-        self._reader = Reader(self._tokenizer, typed)
+        rules = program.facts.text.chat
+        self._chat = None if rules is None else Chat(self._tokenizer, rules)
+        self._reader = Reader(self._tokenizer, typed, rendered=rules is not None)
 
     def drawn(self, texts: Any, pairs: bool = False) -> Iterator[Any]:
         """One text, or many texts or pairs, one after the other. What each is is checked where it is tokenised.
@@ -174,6 +177,8 @@ class Texts:
             raise self._too_long(over, part, encoded)
         for i, one in zip(over, self._reader.read([part.pieces[i] for i in over], offsets, bound), strict=True):
             encoded[i] = one if one.lost else replace(one, lost=len(encoded[i].ids) - len(one.ids))
+        if self._chat is not None and self._chat.restores and reading.cuts:
+            self._restore(self._chat, encoded, reading)
         if not self._surely_fit(encoded):
             for number, one in enumerate(encoded, part.first):
                 self._check(one, number)
@@ -188,7 +193,9 @@ class Texts:
                 raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
             if not part.isascii():
                 require_unicode(part, f"Text {number}")
-        if reading.before:
+        if self._chat is not None:
+            parts = (self._chat.render(parts, reading.before),)
+        elif reading.before:
             parts = (reading.before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
@@ -232,6 +239,18 @@ class Texts:
             f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
             f"tokens ({self._bound.why}). Pass truncate=True to accept that, or truncate=False to refuse them."
         )
+
+    def _restore(self, chat: Chat, encoded: list[Encoded], reading: Reading) -> None:
+        """Put the template's end over that of every text that fills the bound: truncation takes it first."""
+        full = [i for i, one in enumerate(encoded) if len(one.ids) == self._bound.length]
+        if not full:
+            return
+        filled = chat.filled(1 + reading.pairs, reading.before)
+        end = common_end(*(one.ids for one in self._reader.read([Piece((text,)) for text in filled])))
+        for i in full:
+            room = len(encoded[i].ids) - len(end)
+            ids = np.concatenate([encoded[i].ids[: max(0, room)], end[max(0, -room) :]])
+            encoded[i] = replace(encoded[i], ids=ids)
 
     def _surely_fit(self, encoded: list[Encoded]) -> bool:
         """Whether no text can be refused by `_check`, seen all at once."""

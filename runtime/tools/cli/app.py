@@ -25,6 +25,7 @@ from headrace.runtime.tools.cli.options import (
     Plain,
     Pooling,
     Prefill,
+    Prompt,
     Revision,
     Source,
     Target,
@@ -153,7 +154,7 @@ def embed(  # noqa: PLR0913 - a command's options are its arguments
     token_budget: TokenBudget = None,
     normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="To unit length.")] = None,
     dimensions: Annotated[int | None, typer.Option(help="Keep the first so many.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="A prompt's name in the folder, or its text.")] = None,
+    prompt: Prompt = None,
     pooling: Pooling = None,
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
@@ -187,6 +188,7 @@ def classify(  # noqa: PLR0913
     truncate: Truncate = None,
     batch_size: BatchSize = None,
     token_budget: TokenBudget = None,
+    prompt: Prompt = None,
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
@@ -199,7 +201,7 @@ def classify(  # noqa: PLR0913
     )
 
     def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
-        return map(lines.record, compiled.classify(chunk, truncate=truncate, batch_size=batch_size))
+        return map(lines.record, compiled.classify(chunk, prompt, truncate=truncate, batch_size=batch_size))
 
     serve(opening, "classify", lines.Source(texts or [], input_, plain, pairs=True), answer, trust)
 

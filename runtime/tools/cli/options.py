@@ -25,6 +25,7 @@ TokenBudget = Annotated[
     int | None, typer.Option(min=1, help="Tokens in a step at most, padding included; else the target's own.")
 ]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts in a step at most; else packed by tokens.")]
+Prompt = Annotated[str | None, typer.Option(help="A prompt's name in the folder, or its text.")]
 Prefill = Annotated[str | None, typer.Option(help="single_pass opens token-level tasks to causal models.")]
 Pooling = Annotated[list[str] | None, typer.Option(help="cls, last, mean, max ...; given twice, concatenated.")]
 Tokenizer = Annotated[str | None, typer.Option(help="The folder of the tokenizer, where the model's has none.")]

@@ -16,6 +16,7 @@ from headrace.ir import (
     Prefill,
     Program,
     RecurrentSpec,
+    Similarity,
     State,
     Task,
     TaskDecision,
@@ -188,6 +189,7 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "reads": inputs_text(program) if program.signature.arrays else "",
         "head": _head(program),
         "pooling": pooling_text(program.facts.pooling) if program.facts.pooling else "none",
+        "vectors compared by": program.facts.similarity if program.facts.similarity is not Similarity.COSINE else "",
         **(_of_texts(program) if not program.signature.arrays else {}),
         "padding": of_its_inputs(program, _padding(program.decision.padding)),
         "layout": _layout(program),
@@ -211,6 +213,7 @@ def _of_texts(program: Program) -> dict[str, str]:
         "truncation": _truncation(program),
         "texts are filled up": filling_text(program.facts.filling) if program.facts.filling else "",
         "prompts": ", ".join(name for name, _ in program.facts.text.prompts),
+        "chat template": "every text goes through the tokenizer's" if program.facts.text.chat else "",
         "positions": positions_text(program.facts.positions),
     }
 

@@ -9,7 +9,9 @@ from torch import nn
 
 from headrace.errors import LoadError
 from headrace.frontend.load.checkpoint import load
+from headrace.frontend.load.pipeline import read_pipeline
 from headrace.frontend.load.sentence_transformers import POOL_FLAGS, Pool, pool_kind, read_pools, read_sentence_modules
+from headrace.frontend.load.text_rules import read_text_rules
 from headrace.frontend.trace import trace
 from headrace.ir import OutputKind, PoolKind, Task
 from headrace.lowering.pipeline import analyse
@@ -275,7 +277,7 @@ def test_a_dense_in_the_older_form(written):
     folder = written(types, m1={"pooling_mode": "mean"}, m2=DENSE)
     weights = {"linear.weight": torch.randn(4, 32), "linear.bias": torch.randn(4)}
     torch.save(weights, folder / "2" / "pytorch_model.bin")
-    (made,) = read_sentence_modules(folder).modules
+    (made,) = read_sentence_modules(read_pipeline(folder)).modules
     rows = torch.randn(3, 32)
     assert torch.equal(made(rows), nn.functional.linear(rows, *weights.values()))
 
@@ -294,7 +296,7 @@ def test_a_transformer_in_its_own_folder(bert, written, tmp_path):
     (own / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": True}))
     loaded = load(folder, dtype=F32)
     assert loaded.sentence.pools == (PoolKind.CLS,)
-    assert (loaded.sentence.text.max_length, loaded.sentence.text.lower_case) == (12, True)
+    assert (loaded.text.max_length, loaded.text.lower_case) == (12, True)
     assert loaded.tokenizer("w5")["input_ids"] == [0, 5, 2]
 
 
@@ -305,16 +307,16 @@ def test_what_the_folder_says_of_text(written):
         json.dumps({"prompts": prompts, "default_prompt_name": "query"})
     )
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
-    sentence = read_sentence_modules(folder)
-    assert sentence.text.prompts == (("document", ""), ("query", "Find: "))
-    assert sentence.text.default_prompt == "query"
-    assert (sentence.text.max_length, sentence.text.truncates) == (9, True)
-    assert sentence.text.why == "sentence_bert_config.json's max_seq_length"
-    assert not sentence.text.pools_prompt
+    text = read_text_rules(read_pipeline(folder))
+    assert text.prompts == (("document", ""), ("query", "Find: "))
+    assert text.default_prompt == "query"
+    assert (text.max_length, text.truncates) == (9, True)
+    assert text.why == "sentence_bert_config.json's max_seq_length"
+    assert not text.pools_prompt
 
 
 def test_a_folder_without_modules_is_none(bert):
-    assert read_sentence_modules(bert) is None
+    assert read_pipeline(bert) is None
 
 
 @pytest.mark.parametrize("count", [1, 3])
