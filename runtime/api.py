@@ -45,7 +45,7 @@ class Traced:
         frontend: Frontend,
         tokenizer: Any,
         prefill: Prefill | None,
-        side_files: Mapping[str, str],
+        side_files: Mapping[str, str | None],
         state: type[ModelState] | None = None,
     ) -> None:
         """Keep what the frontend made.
@@ -100,7 +100,7 @@ class Lowered:
         program: Program,
         backend: Backend,
         tokenizer: Any,
-        side_files: Mapping[str, str] | None = None,
+        side_files: Mapping[str, str | None] | None = None,
         brought: type[ModelState] | None = None,
     ) -> None:
         """Check that the target runs the program's dtype.

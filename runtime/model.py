@@ -62,7 +62,7 @@ class CompiledModel:
         max_length: int | None = None,
         token_budget: int | None = None,
         lanes: Mapping[OutputKind, Lane] | None = None,
-        side_files: Mapping[str, str] | None = None,
+        side_files: Mapping[str, str | None] | None = None,
         quantize: str | None = None,
         force: bool = False,
         state: type[ModelState] | None = None,
@@ -71,7 +71,8 @@ class CompiledModel:
 
         Args:
             tokenizer: one that nobody else holds.
-            side_files: texts that an exported model's folder holds too, by their path there.
+            side_files: texts that an exported model's folder holds too, by their path there; None for what cannot be
+                copied, see `headrace.runtime.artifact.manifest.require_own`.
             quantize: the scheme in which large linear layers multiply; one that the backend runs.
             force: keep a quantised program whose answers fail the gate.
             state: the class of the state that runs the program; None takes what its route names.
@@ -90,7 +91,7 @@ class CompiledModel:
             else Texts(tokenizer, program, max_length, token_budget)
         )
         self._first = 0
-        self.max_length, self._side_files = max_length, dict(side_files or {})
+        self.max_length, self.side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
 
     @cached_property
@@ -131,7 +132,7 @@ class CompiledModel:
 
         require_open(options, ("max_length", "token_budget", "tokenizer"), "headrace.compile")
         return export_onnx(
-            self.program, folder, tokenizer=self._tokenizer, side_files=self._side_files,
+            self.program, folder, tokenizer=self._tokenizer, side_files=self.side_files,
             task=task or self.task, profile=profile, dtype=dtype, max_length=self.max_length,
             token_budget=self.engine.token_budget, **options,
         )  # fmt: skip

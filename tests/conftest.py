@@ -54,6 +54,12 @@ def _hip() -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests save is noted in a register of their own, also by the processes that they start."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Also where torch was imported before the environment said so."""
     import sys

@@ -17,6 +17,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from headrace.backends.onnx import names
+from headrace.backends.onnx.check.contents import require_contained
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.errors import ArtifactError, InputError, TargetError, warn
 
@@ -81,9 +82,14 @@ class Session:
             device: the number of the providers' device, None for their first.
 
         Raises:
-            ArtifactError: onnxruntime cannot read the file, or is too old to answer right.
+            ArtifactError: onnxruntime cannot read the file, or is too old to answer right; or the file reads others
+                outside its folder, or holds machine code.
             TargetError: no provider took it.
         """
+        try:
+            require_contained(path)
+        except (ValueError, IndexError, OSError) as error:
+            raise _unreadable(path, error) from error
         self.path, self._device = path, device
         self._inner, self.provider = _opened(path, providers, mapped=mapped, device=device)
         _require_runtime(path, self._inner.get_modelmeta().custom_metadata_map.get(names.METADATA, "{}"))
@@ -154,9 +160,7 @@ def _opened(
             session = onnxruntime.InferenceSession(str(path), _options(shape or {}, mapped), providers=chosen)
         except Exception as error:  # onnxruntime's exceptions share no class
             if provider == HOST:
-                raise ArtifactError(
-                    f"onnxruntime {onnxruntime.__version__} cannot read {path}{_newer()}: {_short(error)}"
-                ) from error
+                raise _unreadable(path, error) from error
             refused.append(f"{provider}: {_short(error)}")
             continue
         if (used := session.get_providers()[0]) == provider:
@@ -170,6 +174,10 @@ def _opened(
 
 def _version() -> tuple[int, ...]:
     return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+
+
+def _unreadable(path: Path, error: Exception) -> ArtifactError:
+    return ArtifactError(f"onnxruntime {onnxruntime.__version__} cannot read {path}{_newer()}: {_short(error)}")
 
 
 def _newer() -> str:

@@ -25,9 +25,14 @@ from headrace.frontend.load.sentence_transformers import SentenceModules, read_s
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.weights import WEIGHTS, read_weights
 from headrace.ir import Similarity, TextRules
+from headrace.utils.inside import inside
 
 SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+# What a tokenizer reads of its folder.
+TEXT_FILES = (*SIDE_FILES, "additional_chat_templates/*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
+# What a tokenizer's configuration may name a file by.
+VOCABULARIES = frozenset({"vocab", "merges", "vocab_file", "merges_file", "spm_file", "tokenizer_file"})
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -42,7 +47,8 @@ class Checkpoint:
         sentence: the sentence-transformers modules of the folder, if it is one.
         missing: parameters of the module that the weights lacked.
         side_files: what a deployment folder holds beside weights and tokenizer, by its path there: config.json, and
-            what a sentence-transformers folder says of pooling and text.
+            what a sentence-transformers folder says of pooling and text. None for a file that is a link out of the
+            folder, and so not the folder's to hand on; the tokenizer's such files are named too.
         processor: what the folder says of its image processor or feature extractor, empty where it has none.
         text: what it says of text.
         similarity: what it compares vectors by.
@@ -55,7 +61,7 @@ class Checkpoint:
     tokenizer: Any
     sentence: SentenceModules | None
     missing: tuple[str, ...]
-    side_files: Mapping[str, str] = field(default_factory=dict)
+    side_files: Mapping[str, str | None] = field(default_factory=dict)
     processor: dict[str, Any] = field(default_factory=dict)
     text: TextRules = field(default_factory=TextRules)
     similarity: Similarity = Similarity.COSINE
@@ -92,9 +98,9 @@ def load(
     """
     if isinstance(source, nn.Module):
         given = read_tokenizer(tokenizer, trust_remote_code)
-        if _is_pipeline(source):
-            return _from_pipeline(source, dtype, given)
-        return _from_module(source, dtype, given)
+        made = _from_pipeline if _is_pipeline(source) else _from_module
+        held = made(source, dtype, given)
+        return replace(held, side_files={**held.side_files, **_linked_out(tokenizer, tokenizer)})
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
@@ -107,6 +113,7 @@ def load(
     module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
     found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code, pipeline)
     _require_template(said.text, found)
+    linked = _linked_out(folder, weights) if tokenizer is None else _linked_out(tokenizer, tokenizer)
     return Checkpoint(
         name=str(source),
         module=module.eval(),
@@ -114,7 +121,7 @@ def load(
         tokenizer=found,
         sentence=said.sentence,
         missing=missing,
-        side_files=_side_files(folder, weights),
+        side_files=_side_files(folder, weights) | linked,
         processor=_read_processor(weights),
         text=said.text,
         similarity=said.similarity,
@@ -139,12 +146,30 @@ def _require_template(text: TextRules, tokenizer: Any) -> None:
         )
 
 
-def _side_files(folder: Path, weights: Path) -> dict[str, str]:
+def _side_files(folder: Path, weights: Path) -> dict[str, str | None]:
     """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
     found = [(weights, name) for name in ("config.json", *TRANSFORMER_FILES)]
     found += [(folder, name) for name in (MODULES, SETTINGS)]
     found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
-    return {name: (where / name).read_text() for where, name in found if (where / name).is_file()}
+    there = [(where, name) for where, name in found if (where / name).is_file()]
+    return {name: (where / name).read_text() if _within(folder, where / name) else None for where, name in there}
+
+
+def _linked_out(folder: Any, tokenizer: Any) -> dict[str, None]:
+    """The files of a tokenizer that are links to what lies elsewhere, themselves or a folder on the way.
+
+    Args:
+        folder: the one that was handed over, in which the tokenizer's lies; anything but a path holds no files.
+    """
+    if not isinstance(tokenizer, (str, Path)):
+        return {}
+    root, where = Path(folder).expanduser(), Path(tokenizer).expanduser()
+    found = (path for kind in TEXT_FILES for path in sorted(where.glob(kind)))
+    return {str(path.relative_to(where)): None for path in found if not _within(root, path)}
+
+
+def _within(folder: Path, path: Path) -> bool:
+    return inside(folder, str(path.relative_to(folder)))
 
 
 def _is_pipeline(module: nn.Module) -> bool:
@@ -281,7 +306,21 @@ def read_tokenizer(given: Any, trust_remote_code: bool = False, **options: Any) 
             f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
         )
     with readable(f"The tokenizer of {given}"):
+        _require_own_vocabulary(Path(given).expanduser())
         return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code, **options)
+
+
+def _require_own_vocabulary(folder: Path) -> None:
+    """Refuse a configuration that names a vocabulary elsewhere: transformers opens some of these names as they are."""
+    path = folder / "tokenizer_config.json"
+    read = json.loads(path.read_text()) if path.is_file() else {}
+    named = {key: value for key, value in read.items() if key in VOCABULARIES and isinstance(value, str)}
+    # Older versions of transformers left places of their authors' machines there, which lead nowhere on another.
+    there = {key: value for key, value in named.items() if Path(value).is_file() or (folder / value).is_file()}
+    if out := [f"{key} {value}" for key, value in there.items() if not inside(folder, value)]:
+        raise LoadError(
+            f"{path} names {', '.join(out)}, outside its folder. Take that out; a vocabulary lies beside it."
+        )
 
 
 def _folder_tokenizer(folder: Path, trust_remote_code: bool, pipeline: Pipeline | None) -> Any:

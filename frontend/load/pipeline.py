@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import read_json, require_known
+from headrace.utils.inside import inside
 
 KNOWN = "Transformer, Pooling, Dense, Normalize"
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
@@ -99,6 +100,8 @@ def read_pipeline(folder: Path) -> Pipeline | None:
         raise LoadError(f"{folder}/{MODULES} lists no module; known are {KNOWN}.")
     for entry in listed:
         require_known(entry, f"{folder}/{MODULES}", ENTRY)
+    if out := [entry["path"] for entry in listed if not inside(folder, entry.get("path") or ".")]:
+        raise LoadError(f"{folder}/{MODULES} names {', '.join(map(repr, out))}, outside its folder.")
     kinds = _known_kinds([str(entry["type"]) for entry in listed], f"{folder}/{MODULES}")
     steps = [_read_step(folder, kind, str(entry.get("path", ""))) for kind, entry in zip(kinds, listed, strict=True)]
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}

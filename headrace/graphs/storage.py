@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import shutil
@@ -13,7 +14,7 @@ from torch.export import ExportedProgram
 
 
 def save(exported: ExportedProgram, path: Path) -> None:
-    """Write a program, weights included.
+    """Write a program, weights included, and no pickle: the inputs that it was traced on would be one.
 
     Raises:
         OSError: the disk has no room for the weights. torch finds out while it writes, and ends the process.
@@ -25,4 +26,6 @@ def save(exported: ExportedProgram, path: Path) -> None:
     )
     if shutil.disk_usage(path.parent).free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    torch.export.save(exported, path)
+    bare = copy.copy(exported)
+    bare.example_inputs = None
+    torch.export.save(bare, path)

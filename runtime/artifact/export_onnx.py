@@ -11,7 +11,7 @@ from headrace import __version__
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
 from headrace.ir import OutputKind, Program, Task
 from headrace.ir.serialize import encode
-from headrace.runtime.artifact.manifest import new_folder, write_manifest
+from headrace.runtime.artifact.manifest import new_folder, require_own, write_manifest
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.tokenizers_only import exact_facts
@@ -33,7 +33,7 @@ def export_onnx(
     folder: str | Path,
     *,
     tokenizer: Any,
-    side_files: Mapping[str, str],
+    side_files: Mapping[str, str | None],
     task: str | None = None,
     profile: str = "std",
     dtype: str = "float32",
@@ -48,7 +48,8 @@ def export_onnx(
     Args:
         program: with its graph, in float32.
         tokenizer: a tokenizer of transformers, or None.
-        side_files: texts that the folder holds too, by path: config.json, and a sentence-transformers folder's.
+        side_files: texts that the folder holds too, by path: config.json, and a sentence-transformers folder's. None
+            for what was a link to elsewhere, a tokenizer's file too.
         task: whose outputs the model has; None takes the default task.
         profile: std, fast or portable; see headrace/backends/onnx/profiles.py.
         dtype: of the weights: float32, float16 or int8.
@@ -58,7 +59,7 @@ def export_onnx(
 
     Raises:
         VerifyError: the model does not answer as the program does; nothing is written.
-        ArtifactError: the folder is something else.
+        ArtifactError: the folder is something else, or the model's own folder links to files outside it.
         InputError, TargetError, TaskNotEnabledError: it cannot be exported so.
     """
     from headrace.backends.onnx.check.verify import verify
@@ -73,6 +74,7 @@ def export_onnx(
     _require_size(external_from)
     require_choice("finished", finished)
     require_choice("force", force)
+    require_own(side_files)
     if not program.signature.arrays:  # a limit that loading would refuse
         find_bound(tokenizer, program, max_length, token_budget)
     if program.exported is None:
@@ -163,13 +165,16 @@ def _alone(program: Program, kind: OutputKind) -> Program:
     return program.with_(exported=None, outputs=(output,))
 
 
-def _write_side_files(work: Path, tokenizer: Any, side_files: Mapping[str, str], alone: bool) -> dict[str, Any] | None:
+def _write_side_files(
+    work: Path, tokenizer: Any, side_files: Mapping[str, str | None], alone: bool
+) -> dict[str, Any] | None:
     """config.json and the tokenizer's files, without the places that they came from.
 
     Args:
         alone: whether tokenizer.json may stand for the tokenizer; a chat template is rendered by transformers.
     """
     for name, text in side_files.items():
+        assert text is not None, name
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:

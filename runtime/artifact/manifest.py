@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import reprlib
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import Any
 
 from headrace import __version__
 from headrace.errors import ArtifactError
+from headrace.utils.inside import inside
 
 MANIFEST = "headrace.json"
 FORMAT = 1
@@ -129,20 +128,25 @@ def new_folder(folder: str | Path, manifest: str = MANIFEST) -> Iterator[tuple[P
         work.replace(folder)
 
 
-def write_manifest(work: Path, facts: dict[str, Any]) -> None:
-    """Write the manifest of everything that lies in the folder by now."""
+def write_manifest(work: Path, facts: dict[str, Any]) -> str:
+    """Write the manifest of everything that lies in the folder by now.
+
+    Returns:
+        Its digest.
+    """
     files = {str(path.relative_to(work)): sha256(path) for path in sorted(work.rglob("*")) if path.is_file()}
     manifest = {"format": FORMAT, "headrace": __version__, **facts, "files": files}
     manifest["digest"] = digest(manifest)
     assert set(manifest) == FIELDS, set(manifest) ^ FIELDS
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    return str(manifest["digest"])
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a saved model.
 
     Raises:
-        ArtifactError: there is none, or it is none of this version.
+        ArtifactError: there is none, or it is none of this version, or it names what lies outside the folder.
     """
     path = folder / MANIFEST
     try:
@@ -160,7 +164,40 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path} is not a manifest of this version: {differs} differs. Save the model again.")
     if manifest["digest"] != digest(manifest):
         raise ArtifactError(f"{folder} is damaged: changed {MANIFEST}. Save the model again.")
+    _require_inside(folder, manifest)
     return manifest
+
+
+def _require_inside(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Refuse a manifest that leads elsewhere by any of its names: what it says there is not this folder's."""
+    try:
+        named = [*manifest["files"], *(lane["file"] for lane in manifest["lanes"].values())]
+        named += [
+            manifest[part][key] for part, key in (("tokenizer", "folder"), ("export", "report")) if manifest[part]
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
+    if out := [repr(name) for name in named if not inside(folder, name)]:
+        raise ArtifactError(
+            f"{folder}/{MANIFEST} names {', '.join(out)}, which leads out of the folder. Names are relative, and links "
+            "end within it: a folder that was copied with its links followed (cp -rL) has no other."
+        )
+
+
+def require_own(side_files: Mapping[str, str | None]) -> None:
+    """Refuse to copy what a model's folder only links to, which whoever made the links may not have been allowed to.
+
+    Args:
+        side_files: the folder's texts by name, None where a name is a link that leads out.
+
+    Raises:
+        ArtifactError: names every such file.
+    """
+    if out := [name for name, text in side_files.items() if text is None]:
+        raise ArtifactError(
+            f"Of the model's folder, {', '.join(out)} would be written, and is a link that leads out of the folder. "
+            "Copy the folder with its links followed (cp -rL) if all of it is meant to be there."
+        )
 
 
 def digest(manifest: dict[str, Any]) -> str:
@@ -169,32 +206,8 @@ def digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def check_trust(folder: Path, trust: bool | None) -> None:
-    """Refuse machine code of unknown origin.
-
-    Raises:
-        ArtifactError: `trust` is False, or None and the folder or anything in it is another user's or open to others.
-    """
-    if trust is not None and not isinstance(trust, bool):
-        raise ArtifactError(f"trust is {trust!r}; True, False or None is accepted.")
-    if trust:
-        return
-    why = "trust is False" if trust is False else ""
-    for path in () if why else (folder, *sorted(folder.rglob("*"))):
-        status = path.stat() if path.exists() else path.lstat()
-        mine = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-        if not mine or status.st_mode & stat.S_IWOTH:
-            why = f"others {'can write to' if mine else 'own'} {'it' if path == folder else path.relative_to(folder)}"
-            break
-    if why:
-        raise ArtifactError(
-            f"{folder} holds machine code, which loading runs, and {why}. Pass trust=True if you know where it comes "
-            "from."
-        )
-
-
 def check_files(folder: Path, files: dict[str, str]) -> None:
-    """Refuse a folder in which a file is missing or is not the one that was written.
+    """Refuse a folder in which a file is missing or is not the one that was written, or which links to what is not its.
 
     Raises:
         ArtifactError: names every such file.
@@ -203,14 +216,20 @@ def check_files(folder: Path, files: dict[str, str]) -> None:
         raise ArtifactError(f"{folder}/{MANIFEST} lists no files. Save the model again.")
     if wrong := damage(folder, files):
         raise ArtifactError(f"{folder} is damaged: {wrong}. Save the model again.")
+    # Also of what is not listed: a tokenizer's library reads whatever file it finds of a name that it knows.
+    links = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink())
+    if out := [name for name in links if not inside(folder, name)]:
+        raise ArtifactError(f"In {folder}, {', '.join(out)} is a link that leads out of the folder. Remove it.")
 
 
 def damage(folder: Path, files: Mapping[str, str]) -> str:
     """What is wrong with files of these digests, by name; empty where each is as it was written."""
-    found: dict[str, list[str]] = {"missing": [], "unreadable": [], "changed": []}
+    found: dict[str, list[str]] = {"outside the folder": [], "missing": [], "unreadable": [], "changed": []}
     for name, digest_ in files.items():
         try:
-            if ".." in Path(name).parts or not (folder / name).is_file():
+            if not inside(folder, name):
+                found["outside the folder"].append(str(name))
+            elif not (folder / name).is_file():
                 found["missing"].append(name)
             elif sha256(folder / name) != digest_:
                 found["changed"].append(name)

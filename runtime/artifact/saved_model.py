@@ -15,17 +15,19 @@ from headrace.ir.serialize import decode, encode
 from headrace.runtime.artifact.manifest import (
     MANIFEST,
     check_files,
-    check_trust,
     new_folder,
     path_of,
     read_manifest,
+    require_own,
     write_manifest,
 )
+from headrace.runtime.artifact.trust import check_trust, remember
 from headrace.runtime.engine.engine import Lane
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
 from headrace.target import AUTO, parse_target
+from headrace.utils.inside import real
 
 TOKENIZER = "tokenizer"
 
@@ -34,8 +36,10 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
     """Write the model's executables, the tokenizer that it reads with and the manifest.
 
     Raises:
-        ArtifactError: the folder exists and is no saved model, so replacing it would lose something.
+        ArtifactError: the folder exists and is no saved model, so replacing it would lose something; or the tokenizer's
+            files were links to what lies outside its folder.
     """
+    require_own(model.side_files)
     with new_folder(folder) as (work, place):
         lanes = {}
         for kind, lane in model.engine.lanes.items():
@@ -45,7 +49,8 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
         held = {"folder": TOKENIZER, "facts": None} if tokenizer is not None else None
-        write_manifest(work, facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": held, "export": None})
+        decided = facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": held, "export": None}
+        remember(work, write_manifest(work, decided))
     return place
 
 
@@ -68,18 +73,19 @@ def load(folder: str | Path, target: str = "auto", trust: bool | None = None) ->
 
     Args:
         target: "auto" takes the target that the model was compiled for; another is refused.
-        trust: a saved model may hold machine code, which loading runs. None trusts a folder that is yours and that
-            nobody else can write to. An ONNX model holds none.
+        trust: a model saved for a target of torch is a program, which loading runs. None trusts one that this user
+            saved on this machine and that nobody else can write to; True any. An ONNX model is none, and is not asked
+            about.
 
     Raises:
         ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
     """
-    folder = path_of(folder)
+    folder = real(path_of(folder))  # one path for what is checked and what is used
     program, manifest = decided(folder)
     backend = _backend(folder, manifest, target)
     _check_libraries(folder, manifest["libraries"])
     if backend.runs_code:
-        check_trust(folder, trust)
+        check_trust(folder, manifest["digest"], trust)
     check_files(folder, manifest["files"])
     try:
         state, saved = state_class(program), manifest["lanes"]
@@ -114,6 +120,8 @@ def _lane(
     program, name = decode(Program, lane["program"]), lane["file"]
     if name not in manifest["files"]:
         raise ArtifactError(f"{folder}/{MANIFEST} names {name}, which is not among its files. Save the model again.")
+    if not name.endswith(backend.suffix):  # by which onnxruntime, for one, tells how to read a file
+        raise ArtifactError(f"{folder}/{MANIFEST} names {name}; the target {backend.name} reads {backend.suffix}.")
     if "torch" in backend.libraries:
         operators.register(program)
     return Lane(program, backend.load(folder / name, program), state(program))

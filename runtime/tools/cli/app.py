@@ -35,7 +35,7 @@ from headrace.runtime.tools.cli.options import (
     Tokenizer,
     Truncate,
     Trust,
-    TrustFolder,
+    TrustCode,
 )
 
 app = typer.Typer(
@@ -78,7 +78,7 @@ def explain(
     pooling: Pooling = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: TrustCode = False,
 ) -> None:
     """What the model's attention does, how it is routed, and what it can do and why."""
     opening = Opening(
@@ -110,7 +110,7 @@ def tasks(
     prefill: Prefill = None,
     pooling: Pooling = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: TrustCode = False,
 ) -> None:
     """The tasks that the model offers, each supported or refused, with the reason."""
     opening = Opening(
@@ -128,7 +128,7 @@ def tasks(
 
 
 @app.command()
-def probe(model: Source, revision: Revision = None, trust_remote_code: Trust = False) -> None:
+def probe(model: Source, revision: Revision = None, trust_remote_code: TrustCode = False) -> None:
     """What every attention is declared to see beside what it was seen to see. Exits 1 where they disagree."""
     traced = Opening(model, revision=revision, trust_remote_code=trust_remote_code).trace()
     from headrace.runtime.tools.cli.commands.probe_report import report
@@ -159,20 +159,20 @@ def embed(  # noqa: PLR0913 - a command's options are its arguments
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
-    trust: TrustFolder = False,
+    trust_remote_code: TrustCode = False,
+    trust: Trust = False,
 ) -> None:
     """One vector a text: {"embedding": [...]}."""
     opening = Opening(
         model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-        token_budget,
+        token_budget, trust=trust,
     )  # fmt: skip
 
     def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
         found = compiled.embed(chunk, normalize, dimensions, prompt, truncate=truncate, batch_size=batch_size)
         return lines.vectors(found)
 
-    serve(opening, "embed", lines.Source(texts or [], input_, plain), answer, trust)
+    serve(opening, "embed", lines.Source(texts or [], input_, plain), answer)
 
 
 @app.command()
@@ -192,18 +192,28 @@ def classify(  # noqa: PLR0913
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
-    trust: TrustFolder = False,
+    trust_remote_code: TrustCode = False,
+    trust: Trust = False,
 ) -> None:
     """The best label of each text or pair: {"label": ..., "score": ..., "scores": {...}}."""
     opening = Opening(
-        model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code, token_budget
+        model,
+        target,
+        dtype,
+        max_length,
+        prefill,
+        None,
+        tokenizer,
+        revision,
+        trust_remote_code,
+        token_budget,
+        trust=trust,
     )
 
     def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
         return map(lines.record, compiled.classify(chunk, prompt, truncate=truncate, batch_size=batch_size))
 
-    serve(opening, "classify", lines.Source(texts or [], input_, plain, pairs=True), answer, trust)
+    serve(opening, "classify", lines.Source(texts or [], input_, plain, pairs=True), answer)
 
 
 @app.command()
@@ -223,19 +233,29 @@ def token_classify(  # noqa: PLR0913
     prefill: Prefill = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
-    trust: TrustFolder = False,
+    trust_remote_code: TrustCode = False,
+    trust: Trust = False,
 ) -> None:
     """The labelled tokens or spans of each text: {"entities": [{"label": ..., "start": ..., ...}]}."""
     opening = Opening(
-        model, target, dtype, max_length, prefill, None, tokenizer, revision, trust_remote_code, token_budget
+        model,
+        target,
+        dtype,
+        max_length,
+        prefill,
+        None,
+        tokenizer,
+        revision,
+        trust_remote_code,
+        token_budget,
+        trust=trust,
     )
 
     def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
         found = compiled.token_classify(chunk, aggregation, truncate=truncate, batch_size=batch_size)
         return ({"entities": [lines.record(entity) for entity in entities]} for entities in found)
 
-    serve(opening, "token_classify", lines.Source(texts or [], input_, plain), answer, trust)
+    serve(opening, "token_classify", lines.Source(texts or [], input_, plain), answer)
 
 
 app.command(name="compile")(saved.compile_)

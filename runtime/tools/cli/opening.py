@@ -37,6 +37,7 @@ class Opening:
     trust_remote_code: bool = False
     token_budget: int | None = None
     quantize: str | None = None
+    trust: bool = False
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -64,25 +65,25 @@ class Opening:
         self.require_source()
         return headrace.lower(self.model, target=self.target, **self._options)
 
-    def compile(self, task: str | None, force: bool = False, trust: bool = False) -> CompiledModel:
+    def compile(self, task: str | None, force: bool = False) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.
 
         Args:
             force: keep a quantised model whose answers fail the gate.
-            trust: run a saved model's machine code also where others could have written it.
 
         Raises:
-            InputError: an option that a saved model has decided already.
+            InputError: an option that a saved model has decided already, or that only one takes.
         """
         import headrace
 
         if not self.is_saved:
+            self._require_untrusted()
             return headrace.compile(
                 self.model, task=task, target=self.target, max_length=self.max_length,
                 token_budget=self.token_budget, quantize=self.quantize, force=force, **self._options,
             )  # fmt: skip
         self._require_unsettled()
-        return headrace.load(self.model, target=self.target, trust=trust or None)
+        return headrace.load(self.model, target=self.target, trust=self.trust or None)
 
     def decided(self) -> tuple[Program, str | None]:
         """The analysed program, and the target that a saved model is for; such a one is not loaded."""
@@ -114,13 +115,20 @@ class Opening:
                 "model anew with it."
             )
 
+    def _require_untrusted(self) -> None:
+        if self.trust:
+            raise InputError(
+                f"{self.model} is no saved model, which alone takes --trust. Leave it out; --trust-remote-code runs "
+                "Python code that comes with a model."
+            )
+
     @property
     def is_saved(self) -> bool:
         """Whether the model is a folder that `headrace compile` or `headrace export` wrote."""
         return (Path(self.model).expanduser() / MANIFEST).is_file()
 
 
-def serve(opening: Opening, task: str, source: Source, answer: Answer, trust: bool = False) -> None:
+def serve(opening: Opening, task: str, source: Source, answer: Answer) -> None:
     """Answer the requests in their order, a chunk at a time.
 
     The first chunk is read before the model is loaded, so that a bad line costs no waiting; without any, nothing is.
@@ -134,7 +142,7 @@ def serve(opening: Opening, task: str, source: Source, answer: Answer, trust: bo
     try:
         for chunk in source.chunks():
             if model is None:
-                model = opening.compile(task, trust=trust)
+                model = opening.compile(task)
             for count, answers in _answered(model, chunk, done, answer):
                 if not done:
                     console.note(f"target {model.target}, {model.dtype}")

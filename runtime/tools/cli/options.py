@@ -30,9 +30,9 @@ Prefill = Annotated[str | None, typer.Option(help="single_pass opens token-level
 Pooling = Annotated[list[str] | None, typer.Option(help="cls, last, mean, max ...; given twice, concatenated.")]
 Tokenizer = Annotated[str | None, typer.Option(help="The folder of the tokenizer, where the model's has none.")]
 Revision = Annotated[str | None, typer.Option(help="Of a hub id.")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
-TrustFolder = Annotated[
-    bool, typer.Option("--trust", help="Run the machine code of a compiled folder that others own or can write to.")
+TrustCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run a saved model that is not of your own saving: it is a program.")
 ]
 Task = Annotated[str | None, typer.Option(help="The task to decide for; else the model's default.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

@@ -114,7 +114,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing file": (lambda f: (f / "embedding.pt2").unlink(), "missing embedding.pt2"),
     "truncated": (lambda f: (f / "embedding.pt2").write_bytes((f / "embedding.pt2").read_bytes()[:-9]), "changed"),
     "swapped tokenizer": (lambda f: (f / "tokenizer" / "tokenizer.json").write_text("{}"), "changed tokenizer"),
-    "escaping path": (_manifest(lambda m: m["files"].update({"../x": "0"})), "missing ../x"),
+    "escaping path": (_manifest(lambda m: m["files"].update({"../x": "0"})), "'../x', which leads out of the folder"),
 }
 
 

@@ -60,7 +60,7 @@ def test_token_types_of_a_text_alone_are_read_where_one_is_not_zero() -> None:
     )
     found = []
     for tokenizer in (plain, other):
-        reader = Texts(tokenizer, facts(inputs=(Input("input_ids"), Input("token_type_ids"))))
+        reader = Texts(tokenizer, facts(inputs=(Input("input_ids"), Input("token_type_ids")), token_types=3))
         found.append(reader.encode(["water runs"] * 80, truncate=None)[0].types)
     assert found[0] is None or not found[0].any()
     assert found[1] is not None

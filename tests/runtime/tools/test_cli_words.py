@@ -93,7 +93,7 @@ def test_trust_reaches_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     given: list[bool | None] = []
     monkeypatch.setattr("headrace.runtime.artifact.saved_model.load", lambda folder, target, trust: given.append(trust))
     for trust in (False, True):
-        Opening(str(tmp_path)).compile("embed", trust=trust)
+        Opening(str(tmp_path), trust=trust).compile("embed")
     assert given == [None, True]
 
 

@@ -10,7 +10,7 @@ import typer
 from headrace.errors import InputError
 from headrace.runtime.tools.cli import console, files
 from headrace.runtime.tools.cli.opening import Opening, several
-from headrace.runtime.tools.cli.options import Pooling, Prefill, Revision, Source, Target, Task, Trust
+from headrace.runtime.tools.cli.options import Pooling, Prefill, Revision, Source, Target, Task, TrustCode
 
 if TYPE_CHECKING:
     from headrace.runtime.tools.parity.check.findings import Result
@@ -36,7 +36,7 @@ def record(
     pooling: Pooling = None,
     seed: Annotated[int, typer.Option(help="Of the requests, which are random token ids.")] = 0,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: TrustCode = False,
 ) -> None:
     """Write a bundle of a model, and check it on this machine. Exits 1 where this target does not pass it."""
     Opening(model).require_source()
@@ -58,7 +58,7 @@ def check(
     precision: Precisions = None,
     model: Annotated[str | None, typer.Option(help="The model, where the bundle holds no weights.")] = None,
     json: Json = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: TrustCode = False,
 ) -> None:
     """Run a bundle's model here and compare every node with float64. Exits 1 where one is too far off."""
     files.require_writable(json)

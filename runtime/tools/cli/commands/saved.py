@@ -25,7 +25,7 @@ from headrace.runtime.tools.cli.options import (
     TokenBudget,
     Tokenizer,
     Trust,
-    TrustFolder,
+    TrustCode,
 )
 
 Saved = Annotated[Path, typer.Argument(help="A folder that `headrace export` or `headrace compile` wrote.")]
@@ -45,9 +45,9 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     pooling: Pooling = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: TrustCode = False,
     token_budget: TokenBudget = None,
-    trust: TrustFolder = False,
+    trust: Trust = False,
     quantize: Annotated[
         str | None, typer.Option(help="fp8 multiplies large layers in 8 bits (cuda); what it costs is printed.")
     ] = None,
@@ -63,7 +63,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
     opening = Opening(
         model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-        token_budget, quantize,
+        token_budget, quantize, trust,
     )  # fmt: skip
     if kernels_only and quantize is not None:
         raise InputError("--kernels-only compiles the kernels of the model as it is. Leave --quantize out.")
@@ -75,7 +75,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if out is None:
         raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
     require_place(out)
-    compiled = opening.compile(task, force, trust)
+    compiled = opening.compile(task, force)
     if compiled.quantized is not None:
         console.note(words(compiled.quantized))
     folder = compiled.save(out)
@@ -94,7 +94,7 @@ def export(
     pooling: Pooling = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
-    trust_remote_code: Trust = False,
+    trust_remote_code: TrustCode = False,
 ) -> None:
     """Write a model as ONNX with its tokenizer, labels and pooling, checked against the original."""
     opening = Opening(
