@@ -8,6 +8,7 @@ from typing import cast
 from headrace.backends.interface import Backend
 from headrace.errors import TargetError, missing_library
 from headrace.target import AUTO, Target, parse_target
+from headrace.utils.scratch import require_cache
 
 TARGETS = {
     "reference": "headrace.backends.reference:Reference",
@@ -41,6 +42,8 @@ def backend(target: str | Target, *, compiles: bool = True) -> Backend:
     try:
         kind = getattr(importlib.import_module(module), attribute)
         found = cast(Backend, kind(wanted.variant, wanted.device) if wanted.kind in PLACED else kind())
+        if "torch" in found.libraries:
+            require_cache()
         found.check(compiles)
     except ImportError as error:
         if (refusal := missing_library(error, f"The target {wanted.kind}")) is None:

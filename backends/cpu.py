@@ -12,6 +12,7 @@ from headrace.backends.inductor.compile import Compiled, compile_program
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.errors import TargetError
 from headrace.ir import Program
+from headrace.utils.scratch import require_temporary
 
 COMPILERS = ("g++", "clang++", "c++")
 
@@ -29,7 +30,8 @@ class Cpu(OnTensors):
         return max(512, 256 * torch.get_num_threads())
 
     def check(self, compiles: bool) -> None:
-        """To compile, a C++ compiler must be on the path, or named by CXX."""
+        """Compiled code is unpacked to be run. To compile, a C++ compiler must be on the path, or named by CXX."""
+        require_temporary()
         if not compiles:
             return
         named = os.environ.get("CXX")

@@ -20,6 +20,7 @@ from rich.console import Console
 from headrace.errors import LoadError
 from headrace.examples import convert, wheels
 from headrace.examples.wheels import Wheel
+from headrace.utils.home import expanded
 
 # Part of a folder's name: raise it where a converter writes something else, and old folders are not used again.
 CONVERSION = 1
@@ -157,7 +158,7 @@ def folder(name: str) -> Path:
 def cache_folder() -> Path:
     """Where Headrace keeps what it can make again."""
     if chosen := os.environ.get("HEADRACE_CACHE"):
-        return Path(chosen).expanduser().absolute()
+        return expanded(chosen, LoadError).absolute()
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification says to ignore a relative path.
     return (base if base.is_absolute() else Path.home() / ".cache") / "headrace"

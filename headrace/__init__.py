@@ -25,6 +25,7 @@ from headrace.errors import (
     VerifyError,
     missing_library,
 )
+from headrace.utils.scratch import require_cache
 
 if TYPE_CHECKING:
     from headrace.runtime.api import Lowered, Traced, compile, lower, trace
@@ -84,10 +85,13 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562).
 
     Raises:
-        TargetError: an optional library that it needs is not installed; the message names the pip line.
+        TargetError: an optional library that it needs is not installed; the message names the pip line. Or what it
+            imports could not make its cache.
     """
     if name not in LAZY:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    if LAZY[name] == "headrace.runtime.api":
+        require_cache()
     try:
         return getattr(importlib.import_module(LAZY[name]), name)
     except ImportError as error:

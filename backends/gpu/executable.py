@@ -33,6 +33,7 @@ from headrace.feed import draw
 from headrace.graphs import HALVES
 from headrace.graphs.passes import run_graph_passes
 from headrace.ir import OFFSETS, TARGET, Layout, Program
+from headrace.utils.scratch import room_told
 
 # What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
 PYTHONS: dict[Any, Any] = {torch.sym_min: min, torch.sym_max: max}
@@ -200,7 +201,7 @@ def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample
     with specialized_floats(), oblivious_sizes(padded):
         for sample in samples:
             try:
-                with unlogged("torch._guards"):
+                with unlogged("torch._guards"), room_told("The compiled model"):
                     compiled(*_free(program, sample(), longest))
             except ConstraintViolationError:
                 # A guard that torch cannot prove for every size, such as those of experts' routing: calls check it.

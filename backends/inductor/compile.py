@@ -6,7 +6,7 @@ again: ahead-of-time code carries no guards.
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace import debug
+from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.compat.torch import compile_package, load_package
 from headrace.ir import MaskKind, Program, Window
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
+from headrace.utils.scratch import room_told, temporary_folder
+from headrace.utils.sink import sink
 
 
 def sdpa_attention(
@@ -114,7 +116,7 @@ class Compiled:
         """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
         self.calls = 0
         self._package, self._inputs, self._keep = package, inputs, keep
-        with quiet():
+        with quiet(), room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
             self._run = load_package(package)
 
     @torch.no_grad()
@@ -127,16 +129,18 @@ class Compiled:
 
     def save(self, path: Path) -> None:
         """Copy the package."""
-        path.write_bytes(self._package.read_bytes())
+        shutil.copyfile(self._package, path)
 
 
 def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
     """Decompose the IR's operators and compile the graph ahead of time."""
-    folder = tempfile.TemporaryDirectory(prefix="headrace-")
+    folder = temporary_folder()
     package = Path(folder.name) / "model.pt2"
-    with quiet():
+    needs = 2 * sum(weight.nbytes for weight in graphs.weights_of(program.graph).values())  # in the cache, and packed
+    with quiet(), room_told("The compiled model", needs):
         lowered = program.graph.run_decompositions(dict(decompositions))
-        compile_package(lowered, package)
+        with sink(package) as file:
+            compile_package(lowered, file)
     debug.say(debug.CODE, f"compiled package: {package}")
     return Compiled(package, program.signature.input_names, keep=folder)
 

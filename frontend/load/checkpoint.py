@@ -25,6 +25,7 @@ from headrace.frontend.load.sentence_transformers import SentenceModules, read_s
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.weights import WEIGHTS, read_weights
 from headrace.ir import Similarity, TextRules
+from headrace.utils.home import expanded
 from headrace.utils.inside import inside
 
 SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -152,7 +153,16 @@ def _side_files(folder: Path, weights: Path) -> dict[str, str | None]:
     found += [(folder, name) for name in (MODULES, SETTINGS)]
     found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
     there = [(where, name) for where, name in found if (where / name).is_file()]
-    return {name: (where / name).read_text() if _within(folder, where / name) else None for where, name in there}
+    return {name: _text(where / name) if _within(folder, where / name) else None for where, name in there}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(
+            f"{path}, which belongs to a model, cannot be read as a text: {error}. Mend it or move it away."
+        ) from error
 
 
 def _linked_out(folder: Any, tokenizer: Any) -> dict[str, None]:
@@ -228,7 +238,7 @@ def find_folder(source: str | Path, revision: str | None, trust_remote_code: boo
         met = f"a {source.__class__.__name__} module" if isinstance(source, nn.Module) else reprlib.repr(source)
         also = "" if isinstance(source, nn.Module) else " or an nn.Module"
         raise LoadError(f"The model is {met}; here a folder, a hub id (owner/name){also} is accepted.")
-    path, name = Path(source).expanduser(), str(source)
+    path, name = expanded(source, LoadError), str(source)
     try:
         if path.is_dir():
             return path
@@ -301,7 +311,7 @@ def read_tokenizer(given: Any, trust_remote_code: bool = False, **options: Any) 
     """A tokenizer by its folder, with some values changed; anything but a path is taken to be one already."""
     if not isinstance(given, (str, Path)):
         return given
-    if not Path(given).expanduser().is_dir() and not HUB_ID.fullmatch(str(given)):
+    if not expanded(given, LoadError).is_dir() and not HUB_ID.fullmatch(str(given)):
         raise LoadError(
             f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
         )

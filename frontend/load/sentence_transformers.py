@@ -151,8 +151,8 @@ def _dimensions(pipeline: Pipeline) -> int | None:
     kept = pipeline.settings.get("truncate_dim")
     if kept is not None and (not isinstance(kept, int) or isinstance(kept, bool) or kept < 1 or not pipeline.pooling):
         raise LoadError(
-            f"{pipeline.folder}/{SETTINGS} gives truncate_dim as {kept!r}; an int of 1 and above is accepted, where the "
-            "modules pool."
+            f"{pipeline.folder}/{SETTINGS} gives truncate_dim as {kept!r}; an int of 1 and above is accepted, where "
+            "the modules pool."
         )
     return kept
 

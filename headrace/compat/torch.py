@@ -108,9 +108,9 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_package(exported: ExportedProgram, path: Path) -> None:
-    """Compile a program ahead of time into a package of machine code."""
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+def compile_package(exported: ExportedProgram, file: Any) -> None:
+    """Compile a program ahead of time into a package of machine code, written to an open file."""
+    torch._inductor.aoti_compile_and_package(exported, package_path=file)
 
 
 def load_package(path: Path) -> Any:

@@ -11,7 +11,9 @@ from headrace import __version__
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
 from headrace.ir import OutputKind, Program, Task
 from headrace.ir.serialize import encode
-from headrace.runtime.artifact.manifest import new_folder, require_own, write_manifest
+from headrace.runtime.artifact.manifest import require_own, write_manifest
+from headrace.runtime.artifact.places import new_folder
+from headrace.runtime.artifact.present import require_same
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.tokenizers_only import exact_facts
@@ -20,7 +22,7 @@ from headrace.tasks import answering, refusal, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
 
-REPORT = "verification.json"
+REPORT, TOKENIZER_CONFIG = "verification.json", "tokenizer_config.json"
 # Outputs that cost nothing beside another: an embedding is pooled from the rows.
 BESIDE = {OutputKind.EMBEDDING: (OutputKind.HIDDEN, OutputKind.TOKEN_EMBEDDING)}
 # Keys of configurations under which libraries write where a model lay on the machine that loaded it.
@@ -59,7 +61,8 @@ def export_onnx(
 
     Raises:
         VerifyError: the model does not answer as the program does; nothing is written.
-        ArtifactError: the folder is something else, or the model's own folder links to files outside it.
+        ArtifactError: the folder is something else, an export of another model, task, profile or dtype included; or the
+            model's own folder links to files outside it.
         InputError, TargetError, TaskNotEnabledError: it cannot be exported so.
     """
     from headrace.backends.onnx.check.verify import verify
@@ -85,6 +88,7 @@ def export_onnx(
         )
     program = program.placeless()
     wanted = _task(program, task)
+    require_same(folder, program.source, wanted.value, {"profile": profile, "dtype": dtype})
     kept = _kept(program, wanted)
     with sparing_the_old(), new_folder(folder) as (work, place):
         (work / "onnx").mkdir()
@@ -173,19 +177,33 @@ def _write_side_files(
     Args:
         alone: whether tokenizer.json may stand for the tokenizer; a chat template is rendered by transformers.
     """
-    for name, text in side_files.items():
-        assert text is not None, name
-        (work / name).parent.mkdir(parents=True, exist_ok=True)
-        (work / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:
         tokenizer.save_pretrained(work)
-    for path in [*(work / name for name in side_files), work / "tokenizer_config.json"]:
-        if path.is_file():
-            _write_json(path, _without_places(json.loads(path.read_text(encoding="utf-8"))))
+    own = work / TOKENIZER_CONFIG
+    written = {TOKENIZER_CONFIG: own.read_text(encoding="utf-8")} if own.is_file() else {}
+    for name, text in {**side_files, **written}.items():
+        assert text is not None, name
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        _write_json(work / name, without_places(name, text))
     if tokenizer is None:
         return None
     facts = exact_facts(tokenizer, work) if alone else None
     return {"folder": ".", "facts": None if facts is None else encode(facts)}
+
+
+def without_places(name: str, text: str | bytes) -> Any:
+    """What a model's side file says, but for where the model lay.
+
+    Raises:
+        ArtifactError: it is no JSON.
+    """
+    try:
+        return _without_places(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"{name} of the model's folder is no JSON: {error}. It would be written beside the model: mend it or move "
+            "it away, and load the model again; nothing was written."
+        ) from error
 
 
 def _without_places(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The manifest of a saved model and the folder around it: written whole or not at all, read back with suspicion.
+"""The manifest of a saved model, read back with suspicion. How its folder is replaced is the matter of places.
 
 `headrace.json` holds every decision and the sha256 of every other file. Nothing here needs torch.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import reprlib
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace import __version__
 from headrace.errors import ArtifactError
+from headrace.utils.home import expanded
 from headrace.utils.inside import inside
 
 MANIFEST = "headrace.json"
@@ -36,96 +35,7 @@ def path_of(folder: str | Path) -> Path:
     # The libraries that write and read the files take a path in UTF-8 alone.
     if not name or "\0" in name or any("\ud800" <= character <= "\udfff" for character in name):
         raise ArtifactError(f"The folder is {reprlib.repr(folder)}; the path of one is accepted, as a str or a Path.")
-    return Path(folder).expanduser()
-
-
-def require_place(folder: str | Path, manifest: str = MANIFEST) -> Path:
-    """The place of a folder that can be written: asked before the work that would be lost otherwise.
-
-    Args:
-        manifest: the file by which a folder that may be replaced is known.
-
-    Raises:
-        ArtifactError: the folder exists and has no such file, or more than that lists, so replacing it would lose
-            something; or it cannot be made.
-    """
-    folder = path_of(folder).absolute()
-    try:
-        _require_replaceable(folder, manifest)
-        nearest = next(parent for parent in folder.parents if parent.exists())
-        with tempfile.TemporaryDirectory(prefix=".headrace-", dir=nearest):
-            pass  # permissions do not tell: the file system may be read-only
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return folder
-
-
-def _require_replaceable(folder: Path, manifest: str) -> None:
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
-    if folder.exists() and not (folder / manifest).is_file() and any(folder.iterdir()):
-        what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
-        raise ArtifactError(f"{folder} exists and is no {what}. Choose a new folder; nothing was written.")
-    if others := _others(folder, manifest):
-        met = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        raise ArtifactError(
-            f"{folder} holds {met} beside what its {manifest} lists. To replace the folder would lose that: move it "
-            "away, or choose a new folder; nothing was written."
-        )
-
-
-def _others(folder: Path, manifest: str) -> list[str]:
-    """What lies in a folder and was not written with its manifest; one that cannot be read lists nothing."""
-    held = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink() or path.is_file())
-    try:
-        listed = {manifest, *json.loads((folder / manifest).read_text(encoding="utf-8"))["files"]}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        listed = {manifest}
-    return [name for name in held if name not in listed]
-
-
-def _unwritable(folder: Path, error: Exception) -> ArtifactError:
-    why = getattr(error, "strerror", None) or error
-    return ArtifactError(f"{folder} cannot be written: {why}. Choose another place; nothing was written.")
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Tell of what cannot be written in one way, whichever library writes it."""
-    try:
-        yield
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    except Exception as error:
-        if "(os error " not in str(error):  # so the tokenizers library says it, in a bare exception
-            raise
-        raise _unwritable(folder, error) from error
-
-
-@contextmanager
-def new_folder(folder: str | Path, manifest: str = MANIFEST) -> Iterator[tuple[Path, Path]]:
-    """A working folder that takes the place of `folder` once the block ends without an error.
-
-    Args:
-        manifest: the file by which a folder that may be replaced is known.
-
-    Yields:
-        The working folder, and the place that it will have.
-
-    Raises:
-        ArtifactError: as for `require_place`, or the disk is full.
-    """
-    folder = require_place(folder, manifest)
-    with _writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    with _writing(folder), tempfile.TemporaryDirectory(prefix=".headrace-", dir=folder.parent) as temporary:
-        work = Path(temporary) / "model"
-        work.mkdir()
-        yield work, folder
-        _require_replaceable(folder, manifest)  # others may have come while the block ran
-        if folder.exists():
-            folder.replace(Path(temporary) / "old")
-        work.replace(folder)
+    return expanded(folder, ArtifactError)
 
 
 def write_manifest(work: Path, facts: dict[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,19 @@ from headrace.ir.serialize import decode, encode
 from headrace.runtime.artifact.manifest import (
     MANIFEST,
     check_files,
-    new_folder,
     path_of,
     read_manifest,
     require_own,
     write_manifest,
 )
+from headrace.runtime.artifact.places import held, new_folder
+from headrace.runtime.artifact.present import require_same
 from headrace.runtime.artifact.trust import check_trust, remember
 from headrace.runtime.engine.engine import Lane
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
 from headrace.target import AUTO, parse_target
-from headrace.utils.inside import real
 
 TOKENIZER = "tokenizer"
 
@@ -40,6 +42,7 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
             files were links to what lies outside its folder.
     """
     require_own(model.side_files)
+    require_same(folder, model.program.source, model.task, None)
     with new_folder(folder) as (work, place):
         lanes = {}
         for kind, lane in model.engine.lanes.items():
@@ -48,8 +51,8 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
             lanes[kind.value] = {"file": name, "program": encode(lane.program.placeless())}
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
-        held = {"folder": TOKENIZER, "facts": None} if tokenizer is not None else None
-        decided = facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": held, "export": None}
+        kept = {"folder": TOKENIZER, "facts": None} if tokenizer is not None else None
+        decided = facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": kept, "export": None}
         remember(work, write_manifest(work, decided))
     return place
 
@@ -80,7 +83,14 @@ def load(folder: str | Path, target: str = "auto", trust: bool | None = None) ->
     Raises:
         ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
     """
-    folder = real(path_of(folder))  # one path for what is checked and what is used
+    with ExitStack() as opened:
+        model = _read(opened.enter_context(held(path_of(folder))), target, trust)
+        # It reads some of its files later, and when it is saved again: they stay its own until it goes.
+        weakref.finalize(model.engine, opened.pop_all().close)
+    return model
+
+
+def _read(folder: Path, target: str, trust: bool | None) -> CompiledModel:
     program, manifest = decided(folder)
     backend = _backend(folder, manifest, target)
     _check_libraries(folder, manifest["libraries"])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from headrace.errors import ArtifactError, HeadraceWarning
+from headrace.errors import ArtifactError, warn
 from headrace.utils.inside import real
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -42,11 +41,9 @@ def remember(folder: Path, digest: str) -> None:
             missing.mkdir(mode=0o700, exist_ok=True)
         (place / digest).touch(mode=0o600)
     except UNREACHABLE as error:
-        warnings.warn(
+        warn(
             f"That this model is yours cannot be noted ({error}), so that loading it will take trust=True. Set "
-            "XDG_STATE_HOME to a folder of your own to have it noted there.",
-            HeadraceWarning,
-            stacklevel=4,
+            "XDG_STATE_HOME to a folder of your own to have it noted there."
         )
 
 
@@ -54,7 +51,7 @@ def check_trust(folder: Path, digest: str, trust: bool | None) -> None:
     """Refuse to run a program that nobody vouches for.
 
     Args:
-        folder: without links on the way.
+        folder: by a path that stays its own while it is read.
         digest: its manifest's.
 
     Raises:
@@ -78,7 +75,7 @@ def _doubt(folder: Path, digest: str) -> str:
         place = real(register())
         if not (place / digest).is_file():
             return f"it was not saved by this user here: nothing in {place} says so"
-        noted, held = _open_parents(place / digest, "the register of saved models"), _open_parents(folder, "it")
+        noted, held = _open_parents(place / digest, "the register of saved models"), _open_parents(real(folder), "it")
         return next(chain(noted, held, _open_within(folder)), "")
     except UNREACHABLE as error:
         return f"whether this user saved it here cannot be looked up ({error})"
@@ -95,8 +92,10 @@ def _open_parents(path: Path, what: str) -> Iterator[str]:
 
 def _open_within(folder: Path) -> Iterator[str]:
     """What others can change, or may lie elsewhere."""
-    for path in (folder, *sorted(folder.rglob("*"))):
-        name = "it" if path == folder else path.relative_to(folder)
+    if found := _others(folder.stat(), "it"):
+        yield found
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
         if path.is_symlink():  # even to within: on the way it may pass where others can turn it
             yield f"{name} is a link, of which `save` makes none"
         elif found := _others(path.stat(), str(name)):

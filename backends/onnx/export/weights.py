@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from pathlib import Path
 
 import onnx
@@ -23,7 +25,12 @@ def write(model: ir.Model, path: Path, external_from: int) -> None:
 
 
 def convert(source: Path, path: Path, dtype: str, external_from: int) -> None:
-    """Rewrite a float32 model file in another form."""
+    """Rewrite a float32 model file in another form.
+
+    Raises:
+        OSError: the disk has no room for it.
+    """
+    _require_room(source)
     made = {"float16": _in_float16, "int8": _in_int8}[dtype](source)
     model = ir.serde.deserialize_model(made)
     # The converters insert nodes where they fall, and leave types that no longer hold.
@@ -32,6 +39,12 @@ def convert(source: Path, path: Path, dtype: str, external_from: int) -> None:
         _join_casts(model)
     common.TopologicalSortPass()(model)
     write(model, path, external_from)
+
+
+def _require_room(source: Path) -> None:
+    """Both converters have a copy with shapes written beside the file, by what does not see that a disk is full."""
+    with tempfile.TemporaryFile(dir=source.parent) as file:
+        os.posix_fallocate(file.fileno(), 0, source.stat().st_size * 5 // 4 + (1 << 18))
 
 
 def _in_float16(source: Path) -> onnx.ModelProto:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError, NonFiniteError, OutOfMemoryError
 from headrace.runtime.tools.cli import console, streams
 from headrace.runtime.tools.cli.lines import Request, Source, read_arrays, write
+from headrace.utils.home import expanded
 
 if TYPE_CHECKING:
     from headrace.ir import Program
@@ -92,7 +92,7 @@ class Opening:
         from headrace.runtime.artifact.saved_model import decided
 
         self._require_unsettled()
-        program, manifest = decided(Path(self.model).expanduser())
+        program, manifest = decided(expanded(self.model, InputError))
         return program, str(manifest["target"])
 
     def require_source(self) -> None:
@@ -125,7 +125,7 @@ class Opening:
     @property
     def is_saved(self) -> bool:
         """Whether the model is a folder that `headrace compile` or `headrace export` wrote."""
-        return (Path(self.model).expanduser() / MANIFEST).is_file()
+        return (expanded(self.model, InputError) / MANIFEST).is_file()
 
 
 def serve(opening: Opening, task: str, source: Source, answer: Answer) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from headrace.errors import ParityError
 from headrace.ir import Task
 from headrace.ir.serialize import decode, encode
 from headrace.runtime.artifact.manifest import damage, digest, sha256
+from headrace.runtime.artifact.places import held
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.tools.parity.environment import Environment
 from headrace.runtime.tools.parity.rule import Array, Noise, stacked
@@ -123,6 +124,11 @@ def read_bundle(folder: Path) -> Bundle:
     Raises:
         ParityError: it is missing, damaged, foreign or newer than this version; says what differs.
     """
+    with held(folder) as inside:
+        return replace(_read(inside), folder=folder)
+
+
+def _read(folder: Path) -> Bundle:
     manifest = _manifest(folder)
     _check_files(folder, manifest["files"])
     try:

@@ -381,7 +381,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "is of a SparseEncoder (model_type)"),
     ("config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"}, "is of a MultiVectorEncoder"),
     ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "by maxsim (similarity_fn_name)"),
-    ("config_sentence_transformers.json", {"truncate_dim": "8"}, "truncate_dim='8'"),
+    ("config_sentence_transformers.json", {"truncate_dim": "8"}, "truncate_dim as '8'"),
     ("config_sentence_transformers.json", {"keep_in_fp32_modules": ["0.model"]}, "keep_in_fp32_modules="),
     ("config_sentence_transformers.json", {"prompts": {"a": 3}}, "'s prompts are {'a': 3}"),
     ("config_sentence_transformers.json", {"truncate_dims": 8}, "says truncate_dims=8"),

@@ -10,6 +10,7 @@ from typing import Any
 from headrace.errors import ArtifactError, InputError
 from headrace.ir.serialize import decode
 from headrace.runtime.artifact.manifest import check_files, read_manifest
+from headrace.runtime.artifact.places import held
 from headrace.runtime.tools.inspect.tables import aligned
 from headrace.target import parse_target
 
@@ -20,9 +21,11 @@ def describe(folder: Path) -> str:
     from headrace.runtime.artifact.saved_model import decided
     from headrace.runtime.tools.inspect.report import explain
 
-    program, manifest = decided(folder)
+    with held(folder) as inside:
+        program, manifest = decided(inside)
+        files = list(_files(inside, manifest["files"]))
     task = Task(manifest["task"]) if manifest["task"] else None
-    lines = [*aligned(list(_facts(manifest))), "", "Files", *aligned(list(_files(folder, manifest["files"])))]
+    lines = [*aligned(list(_facts(manifest))), "", "Files", *aligned(files)]
     return explain(program, target=manifest["target"], task=task) + "\nSaved model\n" + "\n".join(lines) + "\n"
 
 
@@ -53,6 +56,11 @@ def checked(folder: Path, target: str = "onnx") -> Iterator[tuple[bool, str]]:
         ArtifactError: the folder is damaged, or holds no exported model.
         TargetError: onnxruntime is missing here.
     """
+    with held(folder) as inside:
+        yield from _checked(inside, target)
+
+
+def _checked(folder: Path, target: str) -> Iterator[tuple[bool, str]]:
     from headrace.backends import backend
 
     manifest = read_manifest(folder)

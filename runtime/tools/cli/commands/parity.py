@@ -11,6 +11,7 @@ from headrace.errors import InputError
 from headrace.runtime.tools.cli import console, files
 from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import Pooling, Prefill, Revision, Source, Target, Task, TrustCode
+from headrace.utils.scratch import require_cache
 
 if TYPE_CHECKING:
     from headrace.runtime.tools.parity.check.findings import Result
@@ -40,6 +41,7 @@ def record(
 ) -> None:
     """Write a bundle of a model, and check it on this machine. Exits 1 where this target does not pass it."""
     Opening(model).require_source()
+    require_cache()
     from headrace.runtime.tools.parity.record.recording import record
     from headrace.runtime.tools.parity.rule import SLACK
 
@@ -62,6 +64,7 @@ def check(
 ) -> None:
     """Run a bundle's model here and compare every node with float64. Exits 1 where one is too far off."""
     files.require_writable(json)
+    require_cache()
     from headrace.runtime.tools.parity.check.checking import check
 
     result = check(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.errors import InputError
-from headrace.runtime.artifact.manifest import require_place
+from headrace.runtime.artifact.places import require_place
 from headrace.runtime.engine.quantization_gate import words
 from headrace.runtime.tools.cli import console
 from headrace.runtime.tools.cli.opening import Opening, several

@@ -18,7 +18,8 @@ from headrace.frontend.load.checkpoint import find_folder
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program, Task
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.api import Traced
-from headrace.runtime.artifact.manifest import new_folder, require_place
+from headrace.runtime.artifact.export_onnx import without_places
+from headrace.runtime.artifact.places import new_folder, require_place
 from headrace.runtime.engine.engine import NOT_YET
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.tools.parity.bundle import (
@@ -40,6 +41,7 @@ from headrace.runtime.tools.parity.record.programs import Tracing, described, ro
 from headrace.runtime.tools.parity.record.requests import draw
 from headrace.runtime.tools.parity.rule import SLACK, Array, Noise, noise, stacked
 from headrace.tasks import answering, select
+from headrace.utils.home import expanded
 
 # Weights up to this size travel in the bundle.
 CARRIED_BYTES = 8 << 20
@@ -112,7 +114,7 @@ def _task(analysed: Program, wish: str | None) -> Task:
 
 def _name(source: str | Path) -> str:
     """The model's name, of a folder the last part of its path."""
-    path = Path(source).expanduser()
+    path = expanded(source, InputError)
     return path.resolve().name if path.is_dir() else str(source)
 
 
@@ -127,8 +129,7 @@ def _carried(folder: Path, work: Path) -> bool:
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, place)
         if path.name == "config.json":
-            held = json.loads(path.read_text(encoding="utf-8"))
-            held.pop("_name_or_path", None)
+            held = without_places(str(path.relative_to(folder)), path.read_bytes())
             place.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
     return True
 
