@@ -144,7 +144,7 @@ def select(program: Program, wish: str | None) -> tuple[Task | None, str | None]
     """
     supported = [decision.task for decision in decide(program) if decision.supported]
     if wish is not None:
-        if wish not in supported:
+        if not isinstance(wish, str) or wish not in supported:
             raise TaskNotEnabledError(refusal(program, wish))
         return Task(wish), None
     default = preferred(program)

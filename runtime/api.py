@@ -353,7 +353,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _prefill(prefill: str | None) -> Prefill | None:
-    if prefill is not None and prefill not in list(Prefill):
+    if prefill is not None and (not isinstance(prefill, str) or prefill not in list(Prefill)):
         raise InputError(f"prefill is {prefill!r}; choose from {', '.join(Prefill)}.")
     return Prefill(prefill) if prefill else None
 

@@ -325,8 +325,10 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[list[Entity]]:  # fmt: skip
         """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
-        if aggregation not in answers.AGGREGATIONS:
-            raise InputError(f"aggregation is {aggregation!r}; choose from {', '.join(answers.AGGREGATIONS)}.")
+        if not isinstance(aggregation, str) or aggregation not in answers.AGGREGATIONS:
+            raise InputError(
+                f"aggregation is {reprlib.repr(aggregation)}; choose from {', '.join(answers.AGGREGATIONS)}."
+            )
         listed = list(self._reader.drawn(texts))
         self.engine.lane(Task.TOKEN_CLASSIFY, progress)
         labels = self.program.facts.labels
@@ -345,10 +347,11 @@ class CompiledModel:
             raise InputError(f"top is {top!r}; an int of 1 and above is accepted.")
         listed = list(self._reader.drawn(texts))
         self.engine.lane(Task.FILL_MASK, progress)
-        encoded = self._texts().encode(listed, truncate=truncate, first=self._first)
+        reader = self._texts()
+        encoded = reader.encode(listed, truncate=truncate, first=self._first)
         rows = self.engine.run_parts(Task.FILL_MASK, [encoded], len(listed), batch_size, progress, self._first)
         numbered = enumerate(zip(rows, encoded, strict=True), self._first)
-        return [fills(row, one, self._tokenizer, top, number) for number, (row, one) in numbered]
+        return [fills(row, one, self._tokenizer, reader.decode, top, number) for number, (row, one) in numbered]
 
     def generate(self, prompts: str | Iterable[str], **options: Any) -> NoReturn:
         """Refused: this version has no decoding loop.

@@ -7,7 +7,6 @@ besides. Nothing is compiled ahead of time: packages of graphs with operators of
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -33,6 +32,7 @@ from headrace.feed import draw
 from headrace.graphs import HALVES
 from headrace.graphs.passes import run_graph_passes
 from headrace.ir import OFFSETS, TARGET, Layout, Program
+from headrace.utils.forks import Guard
 from headrace.utils.scratch import room_told
 
 # What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
@@ -71,7 +71,7 @@ class OfGraph:
         """Keep the graph, which is on the device."""
         self.calls = 0
         self._exported, self._names = program.graph, program.signature.input_names
-        self._lock = threading.Lock()
+        self._guard = Guard()
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run on torch's current device."""
@@ -103,7 +103,7 @@ class Padded(OfGraph):
         """Copy the inputs to the device and run."""
         self.calls += 1
         given = [moved(inputs[name]) for name in self._names]
-        with self._lock, exact(), memory_told():
+        with self._guard.lock, exact(), memory_told():
             output: Tensor = self._run(*given)
         return output
 
@@ -129,7 +129,7 @@ class Packed(OfGraph):
         The copy back begins here: a captured row's output lies where the next replay writes.
         """
         self.calls += 1
-        with self._lock, memory_told():
+        with self._guard.lock, memory_told():
             output = self._replays(inputs) if self._replays else None
             return Host(self._kernel_by_kernel(inputs) if output is None else output)
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
-from headrace.compat.torch import compile_package, load_package
+from headrace.backends.inductor.packages import Runner, compile_package
 from headrace.ir import MaskKind, Program, Window
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
-from headrace.utils.scratch import room_told, temporary_folder
-from headrace.utils.sink import sink
+from headrace.utils.forks import on_living_threads
+from headrace.utils.scratch import Scratch, room_told
 
 
 def sdpa_attention(
@@ -116,16 +116,15 @@ class Compiled:
         """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
         self.calls = 0
         self._package, self._inputs, self._keep = package, inputs, keep
-        with quiet(), room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
-            self._run = load_package(package)
+        with room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
+            self._run = Runner(package)
 
+    @on_living_threads
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the compiled code."""
         self.calls += 1
-        outputs = self._run(**{name: inputs[name] for name in self._inputs})
-        output: Tensor = outputs[0]
-        return output
+        return self._run([inputs[name] for name in self._inputs])
 
     def save(self, path: Path) -> None:
         """Copy the package."""
@@ -134,15 +133,17 @@ class Compiled:
 
 def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
     """Decompose the IR's operators and compile the graph ahead of time."""
-    folder = temporary_folder()
-    package = Path(folder.name) / "model.pt2"
+    scratch = Scratch()
+    package = scratch.path / "model.pt2"
     needs = 2 * sum(weight.nbytes for weight in graphs.weights_of(program.graph).values())  # in the cache, and packed
     with quiet(), room_told("The compiled model", needs):
         lowered = program.graph.run_decompositions(dict(decompositions))
-        with sink(package) as file:
-            compile_package(lowered, file)
+        assert graphs.inputs_of(lowered) == program.signature.input_names, (
+            "the code takes its inputs in the graph's order"
+        )
+        compile_package(lowered.module(check_guards=False), lowered.example_inputs, package)
     debug.say(debug.CODE, f"compiled package: {package}")
-    return Compiled(package, program.signature.input_names, keep=folder)
+    return Compiled(package, program.signature.input_names, keep=scratch)
 
 
 @contextmanager

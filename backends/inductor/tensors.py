@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headrace.ir import Layout
 from headrace.target import Target
+from headrace.utils.forks import on_living_threads
 
 
 class OnTensors:
@@ -31,6 +32,7 @@ class OnTensors:
         """Each array as a contiguous tensor."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
 
+    @on_living_threads
     def fetch(self, output: Tensor) -> NDArray[np.float32]:
         """The tensor in float32."""
         array: NDArray[np.float32] = output.float().numpy()

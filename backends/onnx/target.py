@@ -15,7 +15,7 @@ from headrace.backends.onnx.profiles import PROFILES
 from headrace.backends.onnx.session import HOST, Executable, Session, find_providers
 from headrace.ir import Layout, Program
 from headrace.target import Target
-from headrace.utils.scratch import room_told, temporary_folder
+from headrace.utils.scratch import Scratch, room_told
 
 # A file of protocol buffers ends at 2 GiB; well before that, weights are better mapped from a file of their own.
 EXTERNAL_FROM = 1 << 30
@@ -67,8 +67,8 @@ class Onnx:
         from headrace.backends.onnx.export.graph import build
         from headrace.backends.onnx.export.weights import write
 
-        folder = temporary_folder()
-        path = Path(folder.name) / f"{program.signature.outputs[0].kind}.onnx"
+        folder = Scratch()
+        path = folder.path / f"{program.signature.outputs[0].kind}.onnx"
         with room_told("The ONNX model"):
             write(build(program, PROFILES["std"]), path, EXTERNAL_FROM)
         output = names.OUTPUTS[program.signature.outputs[0].kind]

@@ -148,7 +148,7 @@ def _processing(given: Any, where: str, chats: bool) -> tuple[int | None, bool, 
     call = {**common, **text, **sizes} if chats else {**text, **common}
     cuts = call.get("truncation", True)
     if cuts not in (True, False, "longest_first", "do_not_truncate"):
-        raise LoadError(f"{where} says truncation={cuts!r}; longest_first and do_not_truncate are served.")
+        raise LoadError(f"{where} gives truncation as {cuts!r}; longest_first and do_not_truncate are served.")
     return _length(call.get("max_length"), where, "max_length"), cuts in (True, "longest_first"), template
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.verifier import Verifier as ExportVerifier
 from torch._ops import OpOverload
@@ -25,6 +24,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
+    "CodeRunner",
     "ConstraintViolationError",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -33,12 +33,11 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "argument_names",
-    "compile_package",
+    "compile_code",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
     "guarded",
     "is_composite",
-    "load_package",
     "mark_dynamic",
     "oblivious_sizes",
     "operator_name",
@@ -55,6 +54,8 @@ COMPOSITE = "CompositeImplicitAutograd"
 GUARDED = re.compile(r"L\['(\w+)'\]")
 # The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
 scaled_mm = torch._scaled_mm
+# Runs code that was compiled ahead of time for the CPU, from its library.
+CodeRunner = torch._C._aoti.AOTIModelContainerRunnerCpu
 
 
 def operator_name(target: Any, default: str | None = None) -> str | None:
@@ -108,14 +109,13 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_package(exported: ExportedProgram, file: Any) -> None:
-    """Compile a program ahead of time into a package of machine code, written to an open file."""
-    torch._inductor.aoti_compile_and_package(exported, package_path=file)
+def compile_code(module: fx.GraphModule, args: Any, named: Any, options: Mapping[str, Any]) -> Any:
+    """Compile a module ahead of time.
 
-
-def load_package(path: Path) -> Any:
-    """The callable of such a package."""
-    return torch._inductor.aoti_load_package(str(path))
+    Returns:
+        The files of the code, and the weights by name where the options leave them outside.
+    """
+    return torch._inductor.aot_compile(module, args, named, options=dict(options))
 
 
 def mark_dynamic(value: Tensor, place: int, bounds: tuple[int, int] | None) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from headrace.utils.forks import Guard, on_living_threads
+
 P = ParamSpec("P")
 T = TypeVar("T")
-_TURN = threading.RLock()
+_TURN = Guard()
 
 
 def in_turn(work: Callable[P, T]) -> Callable[P, T]:
@@ -20,9 +21,10 @@ def in_turn(work: Callable[P, T]) -> Callable[P, T]:
     by errors that speak of neither.
     """
 
+    @on_living_threads
     @wraps(work)
     def waiting(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _TURN:
+        with _TURN.lock:
             return work(*args, **kwargs)
 
     return waiting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,17 +61,29 @@ def _require(folder: Path, variable: str, what: str) -> None:
         ) from error
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that lasts as long as what is returned, or as a block.
+class Scratch:
+    """A temporary folder; it goes with its last holder, or with the process that made it.
 
-    Raises:
-        TargetError: there is no room for one.
+    A fork's end removes nothing: Python's own temporary folders go from under the parent then.
     """
-    place = _temporary()
-    try:
-        return tempfile.TemporaryDirectory(prefix="headrace-", dir=place)
-    except OSError as error:
-        raise _full(place, "A temporary folder", error) from error
+
+    def __init__(self) -> None:
+        """Make it.
+
+        Raises:
+            TargetError: there is no room for one.
+        """
+        place = _temporary()
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix="headrace-", dir=place))
+        except OSError as error:
+            raise _full(place, "A temporary folder", error) from error
+        weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def _remove(path: Path, maker: int) -> None:
+    if os.getpid() == maker:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from headrace.backends import backend as find_backend
-from headrace.backends.interface import Backend
-from headrace.errors import ArtifactError, missing_library
+from headrace.backends.interface import Backend, Executable
+from headrace.errors import ArtifactError, HeadraceError, missing_library
 from headrace.frontend.compat import operators
-from headrace.ir import OutputKind, Program
+from headrace.ir import OFFSETS, OutputKind, Program
 from headrace.ir.serialize import decode, encode
 from headrace.runtime.artifact.manifest import (
     MANIFEST,
@@ -97,15 +97,13 @@ def _read(folder: Path, target: str, trust: bool | None) -> CompiledModel:
     if backend.runs_code:
         check_trust(folder, manifest["digest"], trust)
     check_files(folder, manifest["files"])
-    try:
-        state, saved = state_class(program), manifest["lanes"]
-        lanes = {OutputKind(kind): _lane(folder, lane, manifest, backend, state) for kind, lane in saved.items()}
+    with understood(folder):
+        state, kinds = state_class(program), [OutputKind(kind) for kind in manifest["lanes"]]
+        lanes = {kind: _lane(folder, kind, manifest, backend, program, state) for kind in kinds}
         return CompiledModel(
             program, backend, _tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
             max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes, state=state,
         )  # fmt: skip
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
 
 
 def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
@@ -115,26 +113,91 @@ def decided(folder: Path) -> tuple[Program, dict[str, Any]]:
         ArtifactError: there is none, or it is none of this version.
     """
     manifest = read_manifest(folder)
-    try:
+    with understood(folder):
         program = decode(Program, manifest["program"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ArtifactError(f"{folder}/{MANIFEST} holds facts that this version cannot read: {error}") from error
     if program.decision.route is None:
         raise ArtifactError(f"{folder}/{MANIFEST} says of no state that runs the model. Save the model again.")
     return program, manifest
 
 
+@contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Say of a saved model what is raised by whatever reads it: the libraries raise what they like.
+
+    Raises:
+        ArtifactError: it cannot be read.
+    """
+    try:
+        yield
+    except (HeadraceError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise ArtifactError(
+            f"{folder}/{MANIFEST} holds facts that this version cannot read, or that its files do not bear out: "
+            f"{error!r}. Save the model again."
+        ) from error
+
+
+class ReadBack:
+    """An executable that was read back. What it raises comes of the folder: what ran when it was saved runs again."""
+
+    def __init__(self, inner: Executable, folder: Path) -> None:
+        """Take what was read from a folder."""
+        self._inner, self._folder = inner, folder
+        self.calls = 0
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        """Run it.
+
+        Raises:
+            ArtifactError: it does not run.
+        """
+        self.calls += 1
+        with understood(self._folder):
+            return self._inner(inputs)
+
+    def save(self, path: Path) -> None:
+        """Write it anew."""
+        self._inner.save(path)
+
+
+# What a lane's signature and facts say as the model's do: it is cut from that.
+SHARED = ("head", "vocabulary", "rows", "token_types", "marker")
+
+
+def _require_agreement(kind: OutputKind, lane: Program, program: Program) -> None:
+    own, whole = lane.signature, program.signature
+    differs = [
+        name for name in ("source", "dtype", "facts", "decision") if getattr(lane, name) != getattr(program, name)
+    ]
+    differs += [name for name in SHARED if getattr(own, name) != getattr(whole, name)]
+    made = whole.output(kind)
+    if [output.kind for output in own.outputs] != [kind] or made is None or made.width != own.outputs[0].width:
+        differs.append("outputs")
+    if not {OFFSETS, *whole.input_names}.issuperset(own.input_names) or own.arrays != whole.arrays:
+        differs.append("inputs")
+    if differs:
+        raise ValueError(f"its {kind} and the model differ in {', '.join(differs)}")
+
+
 def _lane(
-    folder: Path, lane: Mapping[str, Any], manifest: Mapping[str, Any], backend: Backend, state: type[ModelState]
+    folder: Path,
+    kind: OutputKind,
+    manifest: Mapping[str, Any],
+    backend: Backend,
+    whole: Program,
+    state: type[ModelState],
 ) -> Lane:
+    lane = manifest["lanes"][kind.value]
     program, name = decode(Program, lane["program"]), lane["file"]
+    _require_agreement(kind, program, whole)
     if name not in manifest["files"]:
         raise ArtifactError(f"{folder}/{MANIFEST} names {name}, which is not among its files. Save the model again.")
     if not name.endswith(backend.suffix):  # by which onnxruntime, for one, tells how to read a file
         raise ArtifactError(f"{folder}/{MANIFEST} names {name}; the target {backend.name} reads {backend.suffix}.")
     if "torch" in backend.libraries:
         operators.register(program)
-    return Lane(program, backend.load(folder / name, program), state(program))
+    return Lane(program, ReadBack(backend.load(folder / name, program), folder), state(program))
 
 
 def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:

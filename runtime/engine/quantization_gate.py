@@ -34,7 +34,7 @@ def require_scheme(scheme: str | None, backend: Backend, dtype: str | None = Non
     """
     if scheme is None:
         return
-    if scheme not in SCHEMES:
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise InputError(f"quantize is {scheme!r}; choose from {', '.join(SCHEMES)}, or leave it out.")
     if not isinstance(backend, Quantizer):
         raise TargetError(

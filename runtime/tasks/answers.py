@@ -176,7 +176,7 @@ def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -
     """
     try:
         left, right = (np.atleast_2d(_numbers(given)).astype(np.float64) for given in (a, b))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # a tensor refuses by the last
         raise InputError(
             f"{reprlib.repr(a)} and {reprlib.repr(b)} cannot be compared as vectors ({error}); arrays [n, d] of "
             "numbers are accepted, as embed returns them."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace.runtime.text.encoded import Encoded
+
+Decode = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,13 @@ class Fill:
 
 
 def fills(
-    logits: np.ndarray[Any, Any], encoded: Encoded, tokenizer: Any, top: int, number: int
+    logits: np.ndarray[Any, Any], encoded: Encoded, tokenizer: Any, decode: Decode, top: int, number: int
 ) -> list[list[Fill]]:  # fmt: skip
     """For each mask token of the text, in order, the `top` likeliest tokens.
 
     Args:
         logits: [t, vocabulary].
+        decode: spells ids of the tokenizer as text.
         number: the text's, in messages.
 
     Raises:
@@ -40,11 +44,11 @@ def fills(
         raise InputError(
             f"Text {number} holds no mask token. Put {tokenizer.mask_token} where a token is to be filled in."
         )
-    return [_best(logits[place], tokenizer, top) for place in places]
+    return [_best(logits[place], decode, top) for place in places]
 
 
-def _best(logits: np.ndarray[Any, Any], tokenizer: Any, top: int) -> list[Fill]:
+def _best(logits: np.ndarray[Any, Any], decode: Decode, top: int) -> list[Fill]:
     weights = np.exp(logits - logits.max())
     scores = weights / weights.sum()
     best = np.argsort(-scores)[:top]
-    return [Fill(tokenizer.decode([int(i)]).strip(), int(i), float(scores[i])) for i in best]
+    return [Fill(decode([int(i)]).strip(), int(i), float(scores[i])) for i in best]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -60,19 +61,24 @@ def in_parts(tokens: Iterable[int], sizes: Sizes) -> Iterator[range]:
 def made_ahead(items: Iterable[T], make: Callable[[T], U]) -> Iterator[tuple[T, U]]:
     """Each item and what `make` gives for it on a thread, in order, some items ahead of what is asked for.
 
-    The caller's thread draws the items; it makes a single one itself. When the caller stops, so does the thread.
+    The caller's thread draws the items; it makes a single one itself. When the caller stops, so does the thread. In a
+    forked child, which has no such thread, it makes what is left.
     """
     coming = iter(items)
     first = list(islice(coming, 2))
     if len(first) < 2:
         yield from ((item, make(item)) for item in first)
         return
-    thread = ThreadPoolExecutor(1)
+    thread, maker = ThreadPoolExecutor(1), os.getpid()
     try:
         waiting = deque((item, thread.submit(make, item)) for item in first)
         while waiting:
+            if os.getpid() != maker:
+                yield from ((item, make(item)) for item in chain((item for item, _ in waiting), coming))
+                return
             waiting.extend((item, thread.submit(make, item)) for item in islice(coming, AHEAD - len(waiting)))
             item, made = waiting.popleft()
             yield item, made.result()
     finally:
-        thread.shutdown(cancel_futures=True)
+        if os.getpid() == maker:
+            thread.shutdown(cancel_futures=True)

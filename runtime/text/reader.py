@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.fast_tokenizer import as_encoded, own_tokens, read_direct, reads_alike, types_alone
 from headrace.runtime.text.ids import TYPES
-from headrace.runtime.text.spans import read_spans
+from headrace.runtime.text.spans import Spans, read_spans
 from headrace.runtime.text.truncation import Piece, kept
+from headrace.utils.forks import Guard
 
 # So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
 MANY = 64
@@ -21,7 +22,13 @@ Answer = Callable[[], list[Encoded]]
 
 
 class Reader:
-    """One tokenizer; used from any thread."""
+    """One tokenizer; used from any thread.
+
+    Attributes:
+        asked: whether this process has asked any, whose library then keeps threads.
+    """
+
+    asked: ClassVar[bool] = False
 
     def __init__(self, tokenizer: Any, typed: bool, rendered: bool = False) -> None:
         """Ask nothing yet.
@@ -33,7 +40,8 @@ class Reader:
         """
         self._tokenizer, self._typed = tokenizer, typed
         # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
-        self._lock = threading.Lock()
+        # Its library has locks of its own besides, which a child that is forked off during a call would find locked.
+        self._guard = Guard(settles=True)
         self._rendered = rendered
         self._direct: bool | None = False if rendered else None  # not known before there are many texts
         self._typed_alone = typed
@@ -46,18 +54,19 @@ class Reader:
         """`read` without what needs Python's lock all the time: that is left to whoever calls what is returned."""
         if not pieces:
             return list
+        Reader.asked = True
         columns = [list(column) for column in zip(*(piece.parts for piece in pieces), strict=True)]
         if not offsets and (len(pieces) >= MANY or self._direct) and (longest is None or len(columns) == 1):
-            with self._lock:
+            with self._guard.lock:
                 if self._reads_alike() and (longest is None or own_tokens(self._tokenizer) < longest):
                     found = read_direct(self._tokenizer, columns, longest)
-                    typed = self._typed if len(columns) > 1 else self._typed_alone
-                    return lambda: as_encoded(found, typed, longest, own_tokens(self._tokenizer))
+                    typed, own = self._typed if len(columns) > 1 else self._typed_alone, own_tokens(self._tokenizer)
+                    return lambda: as_encoded(found, typed, longest, own)
         answered = self._called(columns, offsets, longest)
         return lambda: self._encoded(answered, pieces, offsets, longest)
 
     def _called(self, columns: list[list[str]], offsets: bool, longest: int | None) -> Any:
-        with self._lock:
+        with self._guard.lock:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             return self._tokenizer(
                 *columns,
@@ -77,14 +86,37 @@ class Reader:
         for row, piece in enumerate(pieces):
             ids = np.asarray(found["input_ids"][row], np.int64)
             types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
-            one = Encoded(ids, types, read_spans(self._tokenizer, found, row, piece.start) if offsets else None)
+            one = Encoded(ids, types, self._spans(found, row, piece) if offsets else None)
             if self._tokenizer.is_fast and longest is not None and len(ids) > longest:
                 one = one.only(kept(found.sequence_ids(row), longest, self._tokenizer.truncation_side))
             encoded.append(one)
         return encoded
+
+    def _spans(self, found: Any, row: int, piece: Piece) -> Spans:
+        with self._guard.lock:
+            return read_spans(self._tokenizer, found, row, piece.start, self.joined)
+
+    def joined(self, tokens: list[str]) -> str:
+        """Tokens as text."""
+        with self._guard.lock:
+            return str(self._tokenizer.convert_tokens_to_string(tokens))
+
+    def decode(self, ids: list[int]) -> str:
+        """Token ids as text."""
+        with self._guard.lock:
+            return str(self._tokenizer.decode(ids))
 
     def _reads_alike(self) -> bool:
         if self._direct is None:
             self._direct = reads_alike(self._tokenizer)
             self._typed_alone = self._typed and (not self._direct or types_alone(self._tokenizer))
         return self._direct
+
+
+def _alone() -> None:
+    """Keep the library to one thread in a forked child, where those that it would wait for do not live."""
+    if Reader.asked:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+os.register_at_fork(after_in_child=_alone)

@@ -36,13 +36,14 @@ class Spans:
         return replace(self, tokens=tokens, offsets=offsets, special=self.special[places], unknown=self.unknown[places])
 
 
-def read_spans(tokenizer: Any, found: Any, row: int, start: int) -> Spans:
+def read_spans(tokenizer: Any, found: Any, row: int, start: int, join: Callable[[list[str]], str]) -> Spans:
     """The spans of one row of a tokenizer's answer.
 
     Args:
         tokenizer: a fast one; the others do not know.
         found: what it answered, with offsets and the mask of special tokens.
         start: how many characters of the text were cut off before the tokenizer read it.
+        join: spells tokens as text.
     """
     ids = found["input_ids"][row]
     special = np.asarray(found["special_tokens_mask"][row], np.bool_)
@@ -56,5 +57,5 @@ def read_spans(tokenizer: Any, found: Any, row: int, start: int) -> Spans:
         special=special,
         unknown=np.asarray([token == tokenizer.unk_token_id for token in ids], np.bool_),
         marked=bool(getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)),
-        join=tokenizer.convert_tokens_to_string,
+        join=join,
     )

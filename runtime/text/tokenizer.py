@@ -111,6 +111,10 @@ class Texts:
         """The requests of a call on token ids; see `read_ids`."""
         return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
 
+    def decode(self, ids: list[int]) -> str:
+        """Token ids as text."""
+        return self._reader.decode(ids)
+
     def encode(self, texts: Iterable[Any], **options: Any) -> list[Encoded]:
         """Every part that `ahead` gives, when all are there."""
         assert not isinstance(texts, str), "a list of texts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,10 +47,10 @@ def explain(
     Raises:
         InputError: there is no such form.
     """
+    if not isinstance(form, str) or form not in ("text", "html"):
+        raise InputError(f"explain makes 'text' or 'html', not {reprlib.repr(form)}.")
     if form == "html":
         return page.page(program, target, task, plan)
-    if form != "text":
-        raise InputError(f"explain makes 'text' or 'html', not {form!r}.")
     return "\n".join(_lines(program, target, task, plan)) + "\n"
 
 

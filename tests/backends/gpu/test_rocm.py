@@ -32,6 +32,7 @@ def amd(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(torch.version, "hip", "7.2.0")
         monkeypatch.setattr(torch.version, "cuda", None)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(architecture))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "AMD something")
         properties = SimpleNamespace(gcnArchName=f"{architecture}:sramecc+:xnack-")
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)

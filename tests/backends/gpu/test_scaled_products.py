@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace import graphs
 from headrace.backends.gpu import executable
 from headrace.backends.gpu.passes.scaled_products import ScaleProducts, scaled_product
-from headrace.ir import Axis, Input, Layout, Task
+from headrace.ir import Axis, Form, Input, Layout, Task
 from headrace.lowering.forms.packed import packed_inputs
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
@@ -80,10 +80,11 @@ def test_numbers_of_a_function_are_constants() -> None:
     rows = graph.call_function(rounded, (graph.placeholder("x"),))
     graph.output((graph.call_function(operator.getitem, (rows, 1)),))
     given = Input("x", "float32", (Axis("batch"), Axis("width", 8)))
-    program: Any = SimpleNamespace(inputs=(given,), input_names=("x",), dtype="float32")
+    signature = SimpleNamespace(inputs=(given,), input_names=("x",))
+    program: Any = SimpleNamespace(signature=signature, form=Form(), dtype="float32")
     before = counters["aot_autograd"]["total"]
     run = executable._compiled(
-        torch.fx.GraphModule({}, graph), program, lambda: {"x": torch.randn(9, 8)}, executable.LONGEST
+        torch.fx.GraphModule({}, graph), program, [lambda: {"x": torch.randn(9, 8)}], executable.LONGEST
     )
     assert counters["aot_autograd"]["total"] == before + 1
     x = torch.randn(5, 8)

@@ -88,7 +88,7 @@ def test_no_place_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with pytest.raises(headrace.TargetError, match=r"no folder that temporary files can be written to: No usable.*Set"):
-        scratch.temporary_folder()
+        scratch.Scratch()
 
 
 def test_a_library_that_fails_on_a_full_disk_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_a_signal_that_is_to_be_ignored_is() -> None:
 
 def test_a_signal_amid_an_import(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\n")
-    code = "from headrace.runtime.tools.cli import stopping\nstopping.run(lambda: __import__('slow') and 0)"
+    code = "from headrace.runtime.tools.cli import signals\nsignals.run(lambda: __import__('slow') and 0)"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert (ran.returncode, ran.stderr) == (143, "")

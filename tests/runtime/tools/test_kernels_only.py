@@ -92,6 +92,7 @@ def test_doctor_knows_rocm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i=0: "AMD Radeon")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr("headrace.backends.gpu.rocm.family", lambda device: "gfx1030")
     found = _gpu(torch)
     assert found.mark == "unsuitable"

@@ -18,15 +18,14 @@ from headrace.target import parse_target
 def describe(folder: Path) -> str:
     """What a saved model is and holds, without loading it."""
     from headrace.ir import Task
-    from headrace.runtime.artifact.saved_model import decided
+    from headrace.runtime.artifact.saved_model import decided, understood
     from headrace.runtime.tools.inspect.report import explain
 
-    with held(folder) as inside:
+    with held(folder) as inside, understood(inside):
         program, manifest = decided(inside)
-        files = list(_files(inside, manifest["files"]))
-    task = Task(manifest["task"]) if manifest["task"] else None
-    lines = [*aligned(list(_facts(manifest))), "", "Files", *aligned(files)]
-    return explain(program, target=manifest["target"], task=task) + "\nSaved model\n" + "\n".join(lines) + "\n"
+        task = Task(manifest["task"]) if manifest["task"] else None
+        lines = [*aligned(list(_facts(manifest))), "", "Files", *aligned(list(_files(inside, manifest["files"])))]
+        return explain(program, target=manifest["target"], task=task) + "\nSaved model\n" + "\n".join(lines) + "\n"
 
 
 def _facts(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,87 @@
+"""Packages of compiled code: weights of every layout, which go with the model that they were loaded for."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headrace.backends.inductor.packages import Runner, compile_package
+from headrace.errors import ArtifactError
+
+WIDTH = 1024  # 4 MB a matrix
+
+
+class Odd(nn.Module):
+    """Weights whose storage is not their own: a part of another's, one value for all, turned, and two of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        both = torch.randn(2 * WIDTH, WIDTH) / WIDTH**0.5
+        self.first, self.second = nn.Parameter(both[:WIDTH]), nn.Parameter(both[WIDTH:])
+        self.turned, self.columns = nn.Parameter(both[:WIDTH].clone().T), nn.Parameter(both[WIDTH:, 1:9])
+        self.same = nn.Parameter(torch.tensor([2.0]).expand(8))
+        self.tied = self.first
+        self.register_buffer("shift", torch.arange(16.0)[8:], persistent=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        rows = x @ self.first @ self.second @ self.turned @ self.tied
+        return (rows @ self.columns * self.same + self.shift,)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("package") / "odd.pt2"
+    rows = torch.export.Dim("rows", min=2, max=64)
+    exported = torch.export.export(Odd(), (torch.ones(3, WIDTH),), dynamic_shapes=({0: rows},))
+    compile_package(exported.module(check_guards=False), exported.example_inputs, path)
+    return path
+
+
+def test_weights_of_every_layout_survive(package: Path) -> None:
+    given = torch.randn(5, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(Runner(package)([given]), Odd()(given)[0])
+
+
+def test_weights_go_with_their_model(package: Path) -> None:
+    """50 loads of some 20 MB leave less than one behind, and one library."""
+    Runner(package)
+    before, libraries = resident(), mapped()
+    for _ in range(50):
+        Runner(package)([torch.ones(2, WIDTH)])
+    assert resident() - before < package.stat().st_size
+    assert mapped() == libraries > 0
+
+
+def test_models_of_one_package_are_their_own(package: Path) -> None:
+    given = torch.randn(4, WIDTH)
+    one, other = Runner(package), Runner(package)
+    wanted = one([given])
+    del one
+    gc.collect()
+    torch.testing.assert_close(other([given]), wanted)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a package"])
+def test_something_else_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.pt2").write_bytes(content)
+    with pytest.raises(ArtifactError, match="is no compiled code of this version"):
+        Runner(tmp_path / "model.pt2")
+
+
+def resident() -> int:
+    """Bytes of memory that the process holds."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def mapped() -> int:
+    """How often a package's library is there."""
+    maps: Any = Path("/proc/self/maps").read_text().splitlines()
+    return sum(".so" in line and "/headrace-" in line for line in maps)

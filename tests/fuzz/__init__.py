@@ -1,0 +1,1 @@
+"""What the tests of damage and of bad inputs draw, by a seed."""
