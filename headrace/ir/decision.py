@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.ir.part import require
+
 
 class Task(StrEnum):
     """What a caller can ask for."""
@@ -80,3 +82,14 @@ class Decision:
     padding: PaddingRule | None = None
     prefill: Prefill | None = None
     tasks: tuple[TaskDecision, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two decisions on one task.
+
+        Raises:
+            PartError: names the task.
+        """
+        tasks = [decision.task for decision in self.tasks]
+        require(
+            "tasks", [(tasks.count(task) > 1, "tasks", f"{task} is decided twice") for task in dict.fromkeys(tasks)]
+        )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.ir.attention import MaskKind
 from headrace.ir.decision import Task
+from headrace.ir.part import require
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,12 @@ class Evidence:
     declared_tasks: tuple[Task, ...] = ()
     declared_default: Task | None = None
     declared_state: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse calls that were counted below none.
+
+        Raises:
+            PartError: names the count.
+        """
+        counts = {"attention_calls": self.attention_calls, "recurrent_calls": self.recurrent_calls}
+        require("calls", [(count < 0, name, f"{count} calls") for name, count in counts.items()])

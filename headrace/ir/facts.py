@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from headrace.ir.part import require
 from headrace.ir.signature import PoolKind
 
 
@@ -181,3 +182,27 @@ class Facts:
     labels: Labels | None = None
     pooling: Pooling | None = None
     similarity: Similarity = Similarity.COSINE
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that leave room for no token.
+
+        Raises:
+            PartError: names the bound.
+        """
+        bounds = {"limits": self.limits, "target_limits": self.target_limits or Limits(None, "")}
+        first, table = self.positions.offset, self.positions.table
+        require(
+            "limits",
+            [
+                *(
+                    (
+                        bound.length is not None and bound.length < 1,
+                        name,
+                        f"at most {bound.length} tokens ({bound.why})",
+                    )
+                    for name, bound in bounds.items()
+                ),
+                (first < 0, "positions", f"from {first}"),
+                (table is not None and table <= first, "positions", f"from {first} in a table of {table} rows"),
+            ],
+        )

@@ -11,6 +11,7 @@ from headrace.ir.attention import AttentionSpec, RecurrentSpec
 from headrace.ir.decision import Decision
 from headrace.ir.evidence import Evidence
 from headrace.ir.facts import Facts, Quantized, Source
+from headrace.ir.part import require
 from headrace.ir.serialize import INLINE
 from headrace.ir.signature import Signature, Tap
 
@@ -47,6 +48,15 @@ class Nodes:
     recurrent: tuple[RecurrentSpec, ...] = ()
     taps: tuple[Tap, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse two specs of one node.
+
+        Raises:
+            PartError: names the node.
+        """
+        names = [spec.node for spec in self.attention] + [spec.node for spec in self.recurrent]
+        require("specs", [(names.count(name) > 1, name, "two specs are of it") for name in dict.fromkeys(names)])
+
 
 @dataclass(frozen=True)
 class Form:
@@ -60,6 +70,16 @@ class Form:
     layout: Layout = Layout.PADDED
     layout_why: str = ""
     quantized: Quantized | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse more layers in fewer bits than there are.
+
+        Raises:
+            PartError: names the count.
+        """
+        made = self.quantized
+        broken = made is not None and not 0 <= made.layers <= made.among
+        require("quantized", [(broken, "quantized", f"{made.layers} of {made.among} layers" if made else "")])
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from headrace.ir.part import require
+
 
 class Head(StrEnum):
     """What the model ends in, told by the shape of what it returns."""
@@ -143,6 +145,25 @@ class Signature:
     token_types: int | None = None
     marker: int | None = None
     rows: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no model takes or returns.
+
+        Raises:
+            PartError: names of inputs that repeat, a vocabulary that holds no token, a marker outside of it.
+        """
+        names, ids = self.input_names, len(self.arrays) < len(self.inputs)
+        size, types, marker = self.vocabulary, self.token_types, self.marker
+        require("input_names", [(names.count(name) > 1, name, "named twice") for name in dict.fromkeys(names)])
+        require(
+            "vocabulary",
+            [
+                (size < (1 if ids else 0), "vocabulary", f"{size} tokens"),
+                (types is not None and types < 1, "token_types", f"{types} token types"),
+                (marker is not None and not 0 <= marker < size, "marker", f"{marker} in a vocabulary of {size}"),
+            ],
+        )
+        require("rows", [(self.rows is not None and self.rows < 1, "rows", f"{self.rows} hidden rows")])
 
     def output(self, kind: OutputKind) -> Output | None:
         """The output of that kind, if the graph has one."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from headrace.ir.facts import Limits
 from headrace.ir.signature import PER_TOKEN_OUTPUTS, Input, OutputKind
 from headrace.verify.view import View, dtype, shape
 
@@ -79,39 +78,6 @@ def output_widths(view: View) -> Iterator[Breach]:
             yield str(node), f"{output.name} is {output.width} wide, its node's shape is {sizes}"
         if output.kind in PER_TOKEN_OUTPUTS and len(sizes) != 3:
             yield str(node), f"{output.name} has rows a token, its node's shape is {sizes}"
-
-
-def vocabulary(view: View) -> Iterator[Breach]:
-    """Token ids lie in a vocabulary that has some, and so do types and the marker; of arrays it is empty."""
-    program = view.program
-    ids = "input_ids" in program.signature.input_names
-    if program.signature.vocabulary < (1 if ids else 0):
-        yield "input_ids", f"a vocabulary of {program.signature.vocabulary}"
-    if program.signature.token_types is not None and program.signature.token_types < 1:
-        yield "token_type_ids", f"{program.signature.token_types} token types"
-    if program.signature.marker is not None and not 0 <= program.signature.marker < program.signature.vocabulary:
-        yield (
-            "input_ids",
-            f"the marker {program.signature.marker} is outside of a vocabulary of {program.signature.vocabulary}",
-        )
-
-
-def limits(view: View) -> Iterator[Breach]:
-    """Whatever bounds a length leaves room for a token."""
-    program = view.program
-    bounds = {"limits": program.facts.limits, "target_limits": program.facts.target_limits or Limits(None, "")}
-    for name, bound in bounds.items():
-        if bound.length is not None and bound.length < 1:
-            yield name, f"at most {bound.length} tokens ({bound.why})"
-    if program.facts.positions.offset < 0:
-        yield "position_ids", f"positions from {program.facts.positions.offset}"
-    if program.facts.positions.table is not None and program.facts.positions.table <= program.facts.positions.offset:
-        yield (
-            "position_ids",
-            f"positions from {program.facts.positions.offset} in a table of {program.facts.positions.table} rows",
-        )
-    if program.signature.rows is not None and program.signature.rows < 1:
-        yield "rows", f"{program.signature.rows} hidden rows"
 
 
 def pooling_output(view: View) -> Iterator[Breach]:

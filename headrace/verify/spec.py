@@ -1,5 +1,7 @@
 """The specification of a program: every rule, and the stages at which it holds.
 
+What holds of a part alone, whatever the graph, the parts check themselves when they are made (`headrace/ir/part.py`).
+
 A stage is a list of passes (`lowering/pipeline.py`): TRACED up to `recover`, TYPED from `type` to the end of the
 analysis, LOWERED for `select`, `layout`, `merge`, `quantize` and `tap`, in which the forms of a lowered program lie.
 """
@@ -44,8 +46,6 @@ SPEC: tuple[Rule, ...] = (
     Rule(signature.dynamic_shapes, ALWAYS),
     Rule(signature.outputs_named, ALWAYS),
     Rule(signature.output_widths, ALWAYS),
-    Rule(signature.vocabulary, ALWAYS),
-    Rule(signature.limits, ALWAYS),
     Rule(signature.pooling_output, WHOLE),
     Rule(signature.labels_width, ALWAYS),
     Rule(signature.taps_side_by_side, ALWAYS),
