@@ -12,7 +12,7 @@ LARGEST = torch.finfo(FLOAT8).max
 LEAST = torch.finfo(torch.float32).tiny
 
 
-def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+def round_to_float8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Every row of `x` [..., K] stretched over the range of float8_e4m3fn.
 
     Returns:
@@ -35,7 +35,7 @@ def linear_fp8(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) ->
     Returns:
         [..., N] in `x`'s dtype.
     """
-    rows, own = rounded(x)
+    rows, own = round_to_float8(x)
     product = (rows.float() * own) @ (weight.float() * scale[:, None]).t()
     return (product if bias is None else product + bias.float()).to(x.dtype)
 

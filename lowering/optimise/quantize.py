@@ -14,7 +14,7 @@ from headrace.errors import InputError
 from headrace.ir import Program, Quantized
 from headrace.ops.attention import POOL
 from headrace.ops.packed import POOL_VARLEN
-from headrace.ops.quantized import LINEAR_FP8, rounded
+from headrace.ops.quantized import LINEAR_FP8, round_to_float8
 
 LINEAR, ADDMM, MM = torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default
 EMBEDDING = torch.ops.aten.embedding.default
@@ -72,7 +72,7 @@ class QuantizeLinear:
         weights: dict[str, Tensor] = {}
         for name in sorted(large):
             weight = held[name].detach()
-            values, scale = rounded(weight.t().contiguous() if across[name] else weight)
+            values, scale = round_to_float8(weight.t().contiguous() if across[name] else weight)
             weights |= {f"{name}_fp8": values, f"{name}_fp8_scale": scale[:, 0]}
         exported = graphs.rewrite(graphs.with_weights(program.graph, weights), lambda graph: _swap(graph, held, large))
         count = sum(layer.weight in large for layer in layers)

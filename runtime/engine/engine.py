@@ -18,7 +18,7 @@ from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetE
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
 from headrace.runtime.engine import array_batch, packed_batch, padded_batch
 from headrace.runtime.engine.padded_batch import Rows, Step
-from headrace.runtime.engine.quantization_gate import measured, require_quality, samples, words
+from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
@@ -174,7 +174,7 @@ class Engine:
         definition = Lane(plain, Interpreted(plain), self.state(plain))
         made = Lane(program, self.backend.compile(program), self.state(program))
         wanted = self._answers(definition, Reference(plain.form.layout), task, requests)
-        found = measured(program.form.quantized, self._answers(made, self.backend, task, requests), wanted)
+        found = measure_quality(program.form.quantized, self._answers(made, self.backend, task, requests), wanted)
         debug.say(debug.STAGES, words(found))
         if not self._force:
             require_quality(found, program)

@@ -65,7 +65,7 @@ def samples(program: Program) -> list[Encoded]:
     return [Encoded(ids) for ids in drawn]
 
 
-def measured(found: Quantized, got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> Quantized:
+def measure_quality(found: Quantized, got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> Quantized:
     """The facts with the cosines of answers to those wanted, one a sequence.
 
     An answer of a single number has no direction: there, those of all sequences are one vector.

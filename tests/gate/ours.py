@@ -19,7 +19,7 @@ from headrace.backends.kernels.linear_activation.kernel import activate_rows, mu
 from headrace.backends.kernels.linear_activation.op import activated as activated_alone
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
-from headrace.backends.kernels.quantized_activation.op import round_rows, rounded
+from headrace.backends.kernels.quantized_activation.op import round_activation, round_rows
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.ir import PoolKind
 from tests.backends.kernels.test_attention import CASES, Case, inputs
@@ -101,7 +101,7 @@ def to_eighths(kind: str, gated: bool) -> Launch:
     """An activation of bert-base's size, rounded for a product in eight bits."""
     with FakeTensorMode():
         y = torch.empty(4096, 3072 * (1 + gated), dtype=BF16)
-        return _recorded(round_rows, lambda k: rounded(y, kind, gated, False, k))
+        return _recorded(round_rows, lambda k: round_activation(y, kind, gated, False, k))
 
 
 def _recorded(function: Any, launch: Any) -> Launch:
@@ -116,6 +116,6 @@ def _launch(function: Any, recorder: Recorder) -> Launch:
 
 
 def _row(launch: Launch, name: str, architecture: Architecture, multiplies: str | None) -> rows.Row:
-    code = cross_compile.compiled(launch, architecture)
+    code = cross_compile.cross_compile(launch, architecture)
     spills = next((most for start, least, most in SPILLING if architecture.name.startswith(start) and name == least), 0)
     return rows.row("ours", name, [code], machine_code.faults(code, multiplies=multiplies, spills=spills))

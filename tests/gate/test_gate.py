@@ -66,7 +66,7 @@ def test_local_memory_that_is_not_there() -> None:
     """Triton compiles it for AMD without a word."""
     architecture = ARCHITECTURES["gfx942"]
     launch = ours.attention(CASES["bidirectional"], ours.BF16, architecture, blocks=Blocks(16, 128, 4, 5))
-    code = cross_compile.compiled(launch, architecture)
+    code = cross_compile.cross_compile(launch, architecture)
     (fault,) = [f for f in machine_code.faults(code, multiplies="bfloat16", spills=None) if "local memory" in f]
     assert fault == f"takes {code.local:,} bytes of local memory, of which gfx942 has 65,536"
 
@@ -75,7 +75,7 @@ def test_local_memory_that_is_not_there() -> None:
 def test_registers_that_spill(name: str, case: str) -> None:
     architecture = ARCHITECTURES[name]
     launch = ours.attention(CASES[case], ours.BF16, architecture, blocks=Blocks(128, 32, 1, 1))
-    code = cross_compile.compiled(launch, architecture)
+    code = cross_compile.cross_compile(launch, architecture)
     assert f"spills {code.spills} registers" in machine_code.faults(code, multiplies="bfloat16")
     assert not any("spills" in fault for fault in machine_code.faults(code, multiplies="bfloat16", spills=None))
 
@@ -87,21 +87,21 @@ def test_a_product_that_no_longer_says_its_precision(name: str, tmp_path: Path) 
     module = seeded.mutated(tmp_path, f"precision_{name}", '"ieee"', '"tf32"' if amd else "None")
     architecture = ARCHITECTURES[name]
     launch = replace(ours.attention(CASES["bidirectional"], ours.FP32, architecture), kernel=module.attend_tiles)
-    code = cross_compile.compiled(launch, architecture)
+    code = cross_compile.cross_compile(launch, architecture)
     assert any("rounds float32" in fault for fault in machine_code.faults(code, multiplies="float32")), code
 
 
 def test_matrix_instructions_that_are_gone() -> None:
     architecture = ARCHITECTURES["gfx942"]
     (made,) = [launch for name, launch in ours.others() if name == "list_tiles"]
-    faults = machine_code.faults(cross_compile.compiled(made, architecture), multiplies="bfloat16")
+    faults = machine_code.faults(cross_compile.cross_compile(made, architecture), multiplies="bfloat16")
     assert faults == ["multiplies bfloat16 without a matrix instruction (v_mfma...)"]
 
 
 def test_a_wave_of_another_size() -> None:
     architecture = ARCHITECTURES["gfx1100"]
     (made,) = [launch for name, launch in ours.others() if name == "list_tiles"]
-    code = replace(cross_compile.compiled(made, architecture), architecture=replace(architecture, wave=64))
+    code = replace(cross_compile.cross_compile(made, architecture), architecture=replace(architecture, wave=64))
     assert machine_code.faults(code, multiplies=None) == ["runs waves of 32, where gfx1100 is meant to run 64"]
 
 

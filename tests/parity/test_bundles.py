@@ -10,7 +10,7 @@ import pytest
 
 from headrace.ir import Task
 from headrace.runtime.tools.parity.bundle import read_bundle
-from headrace.runtime.tools.parity.check.checking import measured
+from headrace.runtime.tools.parity.check.checking import measure_bundle
 from headrace.runtime.tools.parity.record.recording import record, recorded
 from headrace.runtime.tools.parity.report.text import report_text
 from tests.parity.conftest import named
@@ -39,7 +39,7 @@ def test_cpu_passes(traces: Any, remembered: Any) -> None:
     """Compiled code is other code: it passes without being equal to the eager run."""
     name, dtype = COMPILED
     bundle = read_bundle(named(name).folder)
-    (run,) = measured(bundle, remembered("cpu"), {dtype: traces(named(name), dtype).analysed}).runs
+    (run,) = measure_bundle(bundle, remembered("cpu"), {dtype: traces(named(name), dtype).analysed}).runs
     assert run.passed
     assert all(reading.error != reading.floor for reading in run.readings)
 
@@ -47,7 +47,7 @@ def test_cpu_passes(traces: Any, remembered: Any) -> None:
 def test_onnx_passes(traces: Any, remembered: Any) -> None:
     name, dtype = COMPILED
     bundle = read_bundle(named(name).folder)
-    result = measured(bundle, remembered("onnx"), {dtype: traces(named(name), dtype).analysed})
+    result = measure_bundle(bundle, remembered("onnx"), {dtype: traces(named(name), dtype).analysed})
     assert result.passed, report_text([result])
 
 
@@ -57,7 +57,7 @@ def honest(case: Case, target: str, dtypes: Sequence[str], seeds: Sequence[int],
     traced = {dtype: traces(case, dtype) for dtype in dtypes if dtype in backend.dtypes}
     for seed in seeds:
         bundle = recorded(traces(case, "float64"), traced, Task(case.task), seed)
-        result = measured(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
+        result = measure_bundle(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
         print(case.name, target, seed, *(f"{run.dtype} {run.worst.node} {run.worst.share:.2f}" for run in result.runs))
         assert result.passed, report_text([result])
 

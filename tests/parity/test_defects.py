@@ -12,8 +12,8 @@ from torch import fx
 from headrace.backends.reference import Reference
 from headrace.ir import Layout, Task
 from headrace.runtime.tools.parity.bundle import read_bundle
-from headrace.runtime.tools.parity.check.checking import measured
-from headrace.runtime.tools.parity.record.programs import tapped
+from headrace.runtime.tools.parity.check.checking import measure_bundle
+from headrace.runtime.tools.parity.record.programs import insert_taps
 from headrace.runtime.tools.parity.report.text import culprit_words
 from tests.parity import defects
 from tests.parity.conftest import named
@@ -50,7 +50,7 @@ HALVES = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES[1:]]
 @pytest.mark.parametrize("seeded", SEEDED, ids=lambda seeded: seeded.defect.__name__)
 def test_caught(seeded: Seeded, dtype: str, traces: Any) -> None:
     case = named(seeded.bundle)
-    result = measured(
+    result = measure_bundle(
         read_bundle(case.folder), defects.Broken(Reference(), seeded.defect), {dtype: traces(case, dtype).analysed}
     )
     (run,) = result.runs
@@ -65,9 +65,9 @@ def test_packed_rows(traces: Any) -> None:
     case = named("modernbert-embed")
     bundle, programs = read_bundle(case.folder), {"float32": traces(case, "float32").analysed}
     packed = Reference(Layout.PACKED)
-    (honest,) = measured(bundle, packed, programs).runs
+    (honest,) = measure_bundle(bundle, packed, programs).runs
     assert (honest.passed, honest.layout) == (True, Layout.PACKED)
-    (broken,) = measured(bundle, defects.Broken(packed, defects.window_off_by_one), programs).runs
+    (broken,) = measure_bundle(bundle, defects.Broken(packed, defects.window_off_by_one), programs).runs
     assert broken.first.node == "attention 1"
     assert broken.culprit.operator == "headrace.attention_varlen"
 
@@ -81,8 +81,8 @@ def test_what_parts_only_when_compiled_together(traces: Any) -> None:
 
     case = named("bert-embed")
     program = traces(case, "float32").analysed
-    large = len(list(tapped(program, Task.EMBED, Layout.PADDED).graph.graph.nodes)) + 1
-    (run,) = measured(
+    large = len(list(insert_taps(program, Task.EMBED, Layout.PADDED).graph.graph.nodes)) + 1
+    (run,) = measure_bundle(
         read_bundle(case.folder), defects.Broken(Reference(), scale_in_the_deployed), {"float32": program}
     ).runs
     assert run.first.node == "attention 1"
@@ -98,7 +98,7 @@ def test_another_model_code(traces: Any) -> None:
     defects.tanh_for_erf(other.graph.graph)
     old = replace(bundle.recording.environment, libraries=(("transformers", "5.0.0"),))
     bundle = replace(bundle, recording=replace(bundle.recording, environment=old))
-    result = measured(bundle, Reference(), {"float32": other})
+    result = measure_bundle(bundle, Reference(), {"float32": other})
     (run,) = result.runs
     assert (run.first.node, run.culprit.in_float64) == ("attention 1", True)
     assert "attention 1 parts in float64 too on this machine" in culprit_words(run.culprit)

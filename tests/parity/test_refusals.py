@@ -16,7 +16,7 @@ from headrace.backends.reference import Reference
 from headrace.errors import ArtifactError, InputError, NonFiniteError, ParityError
 from headrace.runtime.artifact.manifest import digest
 from headrace.runtime.tools.parity.bundle import MANIFEST, TENSORS, Node, read_bundle
-from headrace.runtime.tools.parity.check.checking import check, measured, reading
+from headrace.runtime.tools.parity.check.checking import check, measure_bundle, reading
 from headrace.runtime.tools.parity.check.findings import read_result
 from headrace.runtime.tools.parity.record.recording import record
 from headrace.runtime.tools.parity.report.text import read, report_page, report_text
@@ -92,7 +92,7 @@ def test_other_weights(bundle: Path) -> None:
 def test_other_model(traces: Any) -> None:
     other = traces(named("modernbert-embed"), "float32").analysed
     with pytest.raises(ParityError, match=r"attention 0 \(32\), .*attention 2 \(32\); recorded were"):
-        measured(read_bundle(named("bert-embed").folder), Reference(), {"float32": other})
+        measure_bundle(read_bundle(named("bert-embed").folder), Reference(), {"float32": other})
 
 
 def test_weights_that_are_not_carried(bundle: Path) -> None:

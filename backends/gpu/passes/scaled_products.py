@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, fx
 
 from headrace.compat.torch import scaled_mm
-from headrace.ops.quantized import LINEAR_FP8, rounded
+from headrace.ops.quantized import LINEAR_FP8, round_to_float8
 
 
 def scaled_product(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """`headrace::linear_fp8`, the rows rounded by operations that Inductor fuses into what computes them."""
-    rows, own = rounded(x.reshape(-1, x.shape[-1]))
+    rows, own = round_to_float8(x.reshape(-1, x.shape[-1]))
     return product(rows, own, weight, scale, bias, x.dtype).reshape(*x.shape[:-1], weight.shape[0])
 
 

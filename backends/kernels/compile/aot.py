@@ -43,14 +43,14 @@ def kernels(program: Program, architecture: Architecture) -> list[Kernel]:
         raise TargetError(f"The program runs padded, without kernels of Headrace's own: {why}")
     if importlib.util.find_spec("triton") is None:
         raise TargetError("Compiling kernels needs Triton, which is not installed: pip install triton")
-    from headrace.backends.kernels.compile.cross_compile import compiled
+    from headrace.backends.kernels.compile.cross_compile import cross_compile
     from headrace.backends.kernels.compile.launches import launches
 
     made, wrong = [], list[str]()
     found = launches(program, architecture.name)
     names = [launch.name for launch in found]
     for place, launch in enumerate(found):
-        code = compiled(launch, architecture)
+        code = cross_compile(launch, architecture)
         several = names.count(launch.name) > 1
         name = f"{launch.name}_{names[:place].count(launch.name)}" if several else launch.name
         met = faults(code, multiplies=program.dtype if launch.multiplies else None, spills=None)

@@ -28,7 +28,7 @@ FUSION = {"enable_fp_fusion": True}
 DIVISOR = 16
 
 
-def compiled(launch: Launch, architecture: Architecture) -> MachineCode:
+def cross_compile(launch: Launch, architecture: Architecture) -> MachineCode:
     """The machine code of one specialisation.
 
     Raises:

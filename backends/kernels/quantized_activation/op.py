@@ -45,7 +45,7 @@ def round_rows(
 
 @torch.library.triton_op("headrace::round_activated", mutates_args=())
 def round_activated(y: Tensor, kind: str, gated: bool, late: bool) -> tuple[Tensor, Tensor]:
-    """`float8_ops.rounded` of an activation.
+    """`round_to_float8` of an activation.
 
     Args:
         y: [T, N], or [T, 2N] where it is gated, its columns side by side; the rest as for `linear_activated`.
@@ -53,10 +53,10 @@ def round_activated(y: Tensor, kind: str, gated: bool, late: bool) -> tuple[Tens
     Returns:
         Float8 [T, N], and float32 [T, 1], by which each row is to be multiplied.
     """
-    return rounded(y, kind, gated, late, torch.library.wrap_triton(round_rows))
+    return round_activation(y, kind, gated, late, torch.library.wrap_triton(round_rows))
 
 
-def rounded(y: Tensor, kind: str, gated: bool, late: bool, kernel: Any = round_rows) -> tuple[Tensor, Tensor]:
+def round_activation(y: Tensor, kind: str, gated: bool, late: bool, kernel: Any = round_rows) -> tuple[Tensor, Tensor]:
     """The launch."""
     assert y.stride(1) == 1, "a row's columns lie side by side"
     rows, width = y.shape[0], y.shape[1] // (2 if gated else 1)

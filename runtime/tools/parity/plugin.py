@@ -47,7 +47,7 @@ def parity() -> Parity:
         from headrace.backends import backend
         from headrace.errors import TargetError
         from headrace.runtime.tools.parity.bundle import read_bundle
-        from headrace.runtime.tools.parity.check.checking import checked
+        from headrace.runtime.tools.parity.check.checking import check_on_backend
         from headrace.runtime.tools.parity.report.text import report_text
 
         read = read_bundle(Path(bundle))
@@ -55,7 +55,7 @@ def parity() -> Parity:
             found = backend(target)
         except TargetError as error:
             pytest.skip(str(error))
-        result = checked(read, found, precisions, model)
+        result = check_on_backend(read, found, precisions, model)
         if not result.passed:
             pytest.fail(f"{bundle}\n{report_text([result])}", pytrace=False)
         return result

@@ -17,7 +17,7 @@ from headrace.ir import Axis, Form, Input, Layout, Task
 from headrace.lowering.forms.packed import packed_inputs
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
-from headrace.ops.quantized import FLOAT8, LINEAR_FP8, rounded
+from headrace.ops.quantized import FLOAT8, LINEAR_FP8, round_to_float8
 
 
 def product(
@@ -47,7 +47,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def layer(device: str, rows: int) -> tuple[Any, ...]:
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(s, generator=generator) for s in ((1, rows, 96), (48, 96), (48,)))
-    values, scale = rounded(weight)
+    values, scale = round_to_float8(weight)
     half = torch.bfloat16
     return x.to(device, half), values.to(device), scale[:, 0].to(device), bias.to(device, half)
 
@@ -77,7 +77,7 @@ def test_numbers_of_a_function_are_constants() -> None:
     from torch._dynamo.utils import counters
 
     graph = torch.fx.Graph()
-    rows = graph.call_function(rounded, (graph.placeholder("x"),))
+    rows = graph.call_function(round_to_float8, (graph.placeholder("x"),))
     graph.output((graph.call_function(operator.getitem, (rows, 1)),))
     given = Input("x", "float32", (Axis("batch"), Axis("width", 8)))
     signature = SimpleNamespace(inputs=(given,), input_names=("x",))
@@ -88,7 +88,7 @@ def test_numbers_of_a_function_are_constants() -> None:
     )
     assert counters["aot_autograd"]["total"] == before + 1
     x = torch.randn(5, 8)
-    torch.testing.assert_close(run(x), rounded(x)[1])
+    torch.testing.assert_close(run(x), round_to_float8(x)[1])
 
 
 @pytest.mark.parametrize("layout", list(Layout))

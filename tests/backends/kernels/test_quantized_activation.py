@@ -37,13 +37,13 @@ class CastByTorch:
 
 def check(device: str, **kernel: Any) -> None:
     """Each value within half a step of float8, of itself and of its row's least step; the largest value is exact."""
-    from headrace.backends.kernels.quantized_activation.op import rounded
+    from headrace.backends.kernels.quantized_activation.op import round_activation
 
     generator = torch.Generator().manual_seed(0)
     for case, dtype, columns in itertools.product(CASES, (torch.bfloat16, torch.float16), (48, 1152)):
         y = torch.randn((5, columns * (1 + case.gated)), generator=generator).to(device, dtype)
         y[3] = 0
-        values, scale = rounded(y, *case, **kernel)
+        values, scale = round_activation(y, *case, **kernel)
         assert (values.dtype, scale.dtype) == (FLOAT8, torch.float32)
         assert (values.shape, scale.shape) == ((5, columns), (5, 1))
         exact = case.of(y.double())
@@ -56,12 +56,12 @@ def check(device: str, **kernel: Any) -> None:
 
 def check_broken(device: str) -> None:
     """A NaN or an infinity of a row stays one, and stays in its row."""
-    from headrace.backends.kernels.quantized_activation.op import rounded
+    from headrace.backends.kernels.quantized_activation.op import round_activation
 
     for wrong in (torch.nan, torch.inf):
         y = torch.ones((2, 64), dtype=torch.bfloat16, device=device)
         y[1, 7] = wrong
-        values, scale = rounded(y, "gelu", False, False)
+        values, scale = round_activation(y, "gelu", False, False)
         found = values.double() * scale.double()
         assert torch.isfinite(found[0]).all()
         assert not torch.isfinite(found[1]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.ops.quantized import FLOAT8, LARGEST, LINEAR_FP8, rounded
+from headrace.ops.quantized import FLOAT8, LARGEST, LINEAR_FP8, round_to_float8
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -18,7 +18,7 @@ def test_every_row_and_output_has_a_scale_of_its_own(dtype: torch.dtype) -> None
     sizes = torch.tensor([1e-2, 1.0, 10.0], dtype=torch.float64)
     x, weight, bias = drawn(3, 64) * sizes[:, None], drawn(3, 64) * sizes.flip(0)[:, None], drawn(3)
     x, bias = x.to(dtype), bias.to(dtype)
-    values, scale = rounded(weight)
+    values, scale = round_to_float8(weight)
     found = LINEAR_FP8(x[None], values, scale[:, 0], bias)
     assert found.shape == (1, 3, 3)
     assert found.dtype == dtype
@@ -30,7 +30,7 @@ def test_every_row_and_output_has_a_scale_of_its_own(dtype: torch.dtype) -> None
 
 
 def test_the_largest_of_a_row_stays_what_it_is() -> None:
-    values, scale = rounded(torch.tensor([[-3.0, 0.01, 1.5], [0.0, 0.0, 0.0]]))
+    values, scale = round_to_float8(torch.tensor([[-3.0, 0.01, 1.5], [0.0, 0.0, 0.0]]))
     assert values.dtype == FLOAT8
     torch.testing.assert_close(values[0, 0].float() * scale[0, 0], torch.tensor(-3.0))
     assert values[0, 0] == -LARGEST
@@ -39,7 +39,7 @@ def test_the_largest_of_a_row_stays_what_it_is() -> None:
 
 def test_what_is_not_finite_stays_so() -> None:
     """It must be seen in the answer, and not come out as the largest number there is."""
-    values, scale = rounded(torch.ones(16, 16))
+    values, scale = round_to_float8(torch.ones(16, 16))
     for wrong in (torch.nan, torch.inf):
         x = torch.ones(2, 16)
         x[1, 3] = wrong
@@ -49,7 +49,7 @@ def test_what_is_not_finite_stays_so() -> None:
 
 
 def test_the_operator_is_one_of_torch() -> None:
-    values, scale = rounded(torch.ones(32, 16))
+    values, scale = round_to_float8(torch.ones(32, 16))
     given = (torch.ones(2, 3, 16), values, scale[:, 0], torch.ones(32))
     # Its other checks compare the operands, which torch's CPU cannot do in float8.
     torch.library.opcheck(LINEAR_FP8, given, test_utils="test_faketensor")

@@ -80,9 +80,9 @@ def test_names_of_a_manifest(kind: str, what: str, how: str, saved: dict[str, Pa
 
 
 def cli_verify(folder: Path) -> None:
-    from headrace.runtime.tools.cli.commands.onnx import checked
+    from headrace.runtime.tools.cli.commands.onnx import check_export
 
-    list(checked(folder))
+    list(check_export(folder))
 
 
 @pytest.mark.parametrize(

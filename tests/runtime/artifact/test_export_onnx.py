@@ -328,8 +328,8 @@ def test_a_moved_folder_works(folder: Path, tmp_path: Path) -> None:
 
 def test_verifying_on_another_target_is_refused(exported: Path) -> None:
     """It was run on onnxruntime's providers all the same."""
-    from headrace.runtime.tools.cli.commands.onnx import checked
+    from headrace.runtime.tools.cli.commands.onnx import check_export
 
     for target in ("cpu", "reference", "nosuch"):
         with pytest.raises(headrace.InputError, match=f"is an onnx model, which target='{target}' does not run"):
-            next(checked(exported, target))
+            next(check_export(exported, target))

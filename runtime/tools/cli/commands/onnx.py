@@ -48,7 +48,7 @@ def _files(folder: Path, files: dict[str, str]) -> Iterator[tuple[str, str, str]
         yield name, f"{size:,} bytes" if size is not None else "missing", digest[:12]
 
 
-def checked(folder: Path, target: str = "onnx") -> Iterator[tuple[bool, str]]:
+def check_export(folder: Path, target: str = "onnx") -> Iterator[tuple[bool, str]]:
     """Run an exported model's recorded cases here: for each check whether it passed, and what was found.
 
     Raises:

@@ -120,10 +120,10 @@ def verify(
     folder: Exported, target: Annotated[str, typer.Option(help="onnx, or one provider: onnx:cuda ...")] = "onnx"
 ) -> None:  # fmt: skip
     """Whether an exported model answers here as it did where it was made. Exits 1 where it does not."""
-    from headrace.runtime.tools.cli.commands.onnx import checked
+    from headrace.runtime.tools.cli.commands.onnx import check_export
 
     passed = True
-    for fine, what in checked(folder, target):
+    for fine, what in check_export(folder, target):
         print(f"{'ok  ' if fine else 'FAIL'}  {what}")
         passed = passed and fine
     if not passed:

@@ -13,10 +13,10 @@ from headrace.ir import Layout, Program
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.tools.parity.bundle import MODEL, Bundle, Node, read_bundle
 from headrace.runtime.tools.parity.check.findings import Reading, Result, Run
-from headrace.runtime.tools.parity.check.narrowing import narrowed
+from headrace.runtime.tools.parity.check.narrowing import narrow
 from headrace.runtime.tools.parity.environment import Environment, environment
 from headrace.runtime.tools.parity.record.measure import columns, on_target, together
-from headrace.runtime.tools.parity.record.programs import Tracing, described, tapped, weights_digest
+from headrace.runtime.tools.parity.record.programs import Tracing, described, insert_taps, weights_digest
 from headrace.runtime.tools.parity.rule import Array, Noise, by_request, limit, rmse, stacked
 
 # Those that a model's code comes from.
@@ -43,10 +43,10 @@ def check(
     """
     if not isinstance(folder, (str, Path)):
         raise ParityError(f"The bundle is {reprlib.repr(folder)}; the path of its folder is accepted.")
-    return checked(read_bundle(Path(folder)), find_backend(target), precisions, model, trust_remote_code)
+    return check_on_backend(read_bundle(Path(folder)), find_backend(target), precisions, model, trust_remote_code)
 
 
-def checked(
+def check_on_backend(
     bundle: Bundle,
     backend: Backend,
     precisions: Sequence[str] | None = None,
@@ -73,7 +73,7 @@ def checked(
                 f"The weights of {bundle.recording.model} in {dtype} are not the recorded ones. Give the model that "
                 "the bundle was recorded from."
             )
-    return measured(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
+    return measure_bundle(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
 
 
 def _model(bundle: Bundle, model: str | Path | None) -> str | Path:
@@ -87,7 +87,7 @@ def _model(bundle: Bundle, model: str | Path | None) -> str | Path:
     return bundle.folder / MODEL
 
 
-def measured(bundle: Bundle, backend: Backend, analysed: Mapping[str, Program]) -> Result:
+def measure_bundle(bundle: Bundle, backend: Backend, analysed: Mapping[str, Program]) -> Result:
     """What the target makes of programs in some of the bundle's precisions."""
     recording = bundle.recording
     notes = tuple(dict.fromkeys(note for program in analysed.values() for note in _notes(bundle, program)))
@@ -113,7 +113,7 @@ def _notes(bundle: Bundle, analysed: Program) -> list[str]:
         ParityError: it has other nodes, so that nothing can be compared.
     """
     recorded = bundle.recording.nodes[:-1]
-    nodes = described(tapped(analysed, bundle.recording.task, Layout.PADDED))
+    nodes = described(insert_taps(analysed, bundle.recording.task, Layout.PADDED))
     if [(one.name, one.width) for one in nodes] != [(one.name, one.width) for one in recorded]:
         raise ParityError(f"The model traced here has the nodes {_listed(nodes)}; recorded were {_listed(recorded)}.")
     differ = [(one, was) for one, was in zip(nodes, recorded, strict=True) if one.says != was.says]
@@ -133,14 +133,14 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 def _run(bundle: Bundle, backend: Backend, dtype: str, analysed: Program) -> Run:
     recording, requests = bundle.recording, bundle.requests
-    inside = tapped(analysed, recording.task, backend.layout)
+    inside = insert_taps(analysed, recording.task, backend.layout)
     answer = prepare(analysed, recording.task, backend.layout)
     rows = columns(together(inside, requests, on_target(inside, backend)), inside)
     rows.append(together(answer, requests, on_target(answer, backend)))
     held = zip(recording.nodes, rows, bundle.exact[dtype], recording.precision(dtype).noise, strict=True)
     readings = tuple(reading(node, dtype, results, exacts, noise) for node, results, exacts, noise in held)
     run = Run(dtype, inside.form.layout, readings)
-    return run if run.passed else Run(dtype, inside.form.layout, readings, narrowed(run, analysed, bundle, backend))
+    return run if run.passed else Run(dtype, inside.form.layout, readings, narrow(run, analysed, bundle, backend))
 
 
 def reading(node: Node, dtype: str, results: Sequence[Array], exacts: Sequence[Array], noise: Noise) -> Reading:

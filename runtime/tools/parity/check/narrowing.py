@@ -21,25 +21,25 @@ from headrace.lowering.pipeline import prepare
 from headrace.runtime.tools.parity.bundle import Bundle
 from headrace.runtime.tools.parity.check.findings import Culprit, Run
 from headrace.runtime.tools.parity.record.measure import columns, in_float64, interpreted, on_target, together
-from headrace.runtime.tools.parity.record.programs import tapped
+from headrace.runtime.tools.parity.record.programs import insert_taps
 from headrace.runtime.tools.parity.rule import Array, limit, noise, rmse, stacked
 
 BEGINNING = "the inputs"
 
 
-def narrowed(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> Culprit:
+def narrow(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> Culprit:
     """The first node that parts, of those that the first bad reading is computed from and no good one before it is."""
     task = bundle.recording.task
     bad = next(place for place, reading in enumerate(run.readings) if not reading.passed)
     between = (run.readings[bad - 1].node if bad else BEGINNING, run.readings[bad].node)
     # Columns of the tapped program and nodes of the untapped one have the same names.
-    places = [tap.node for tap in tapped(analysed, task, backend.layout).nodes.taps]
+    places = [tap.node for tap in insert_taps(analysed, task, backend.layout).nodes.taps]
     program = prepare(analysed, task, backend.layout)
     names = _between(program, places[:bad], places[bad] if bad < len(places) else None)
     unfound = Culprit("", "", "", between, in_float64=_parts_in_float64(run, bad, analysed, bundle))
     if not names or unfound.in_float64:
         return unfound
-    inside = tapped(analysed, task, backend.layout, names)
+    inside = insert_taps(analysed, task, backend.layout, names)
     best, own, got = (
         columns(together(inside, bundle.requests, run_), inside)
         for run_ in (in_float64(inside), interpreted(inside), on_target(inside, backend))
@@ -54,7 +54,7 @@ def narrowed(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> C
 def _parts_in_float64(run: Run, bad: int, analysed: Program, bundle: Bundle) -> bool:
     """Whether the program traced here computes another value than the recorded one before a target has a part in it."""
     task, answers = bundle.recording.task, bad == len(run.readings) - 1
-    program = prepare(analysed, task) if answers else tapped(analysed, task, Layout.PADDED)
+    program = prepare(analysed, task) if answers else insert_taps(analysed, task, Layout.PADDED)
     rows = together(program, bundle.requests, in_float64(program))
     here = rows if answers else columns(rows, program)[bad]
     return not rmse(stacked(here), stacked(bundle.exact[run.dtype][bad])) <= run.readings[bad].limit

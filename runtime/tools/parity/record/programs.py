@@ -37,7 +37,7 @@ class Tracing:
         )  # fmt: skip
 
 
-def tapped(analysed: Program, task: Task, layout: Layout, nodes: Sequence[str] | None = None) -> Program:
+def insert_taps(analysed: Program, task: Task, layout: Layout, nodes: Sequence[str] | None = None) -> Program:
     """The program of a task that returns what its nodes computed; of every attention and recurrence, if None.
 
     Raises:
@@ -75,7 +75,7 @@ def _bytes(weight: Tensor) -> bytes:
     return weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
-def rounded(program: Program) -> Mapping[str, Tensor]:
+def round_weights(program: Program) -> Mapping[str, Tensor]:
     """The parameters as the program's dtype rounds them, by name."""
     parameters = frozenset(program.graph.graph_signature.parameters)
     return {name: value for name, value in program.graph.state_dict.items() if name in parameters}

@@ -32,12 +32,12 @@ from headrace.runtime.tools.parity.bundle import (
     Recording,
     write_bundle,
 )
-from headrace.runtime.tools.parity.check.checking import measured
+from headrace.runtime.tools.parity.check.checking import measure_bundle
 from headrace.runtime.tools.parity.check.findings import Result
 from headrace.runtime.tools.parity.environment import Environment, environment
 from headrace.runtime.tools.parity.record.exact import exact_output
 from headrace.runtime.tools.parity.record.measure import alone, columns
-from headrace.runtime.tools.parity.record.programs import Tracing, described, rounded, tapped, weights_digest
+from headrace.runtime.tools.parity.record.programs import Tracing, described, insert_taps, round_weights, weights_digest
 from headrace.runtime.tools.parity.record.requests import draw
 from headrace.runtime.tools.parity.rule import SLACK, Array, Noise, noise, stacked
 from headrace.tasks import answering, select
@@ -98,7 +98,7 @@ def record(
             environment=environment(backend.name), carries_weights=_carried(folder, work),
         )  # fmt: skip
         bundle = replace(bundle, recording=recording)
-        result = measured(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
+        result = measure_bundle(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
         result.write(work / RECORDED)
         return replace(result, bundle=write_bundle(bundle, work))
 
@@ -136,12 +136,12 @@ def _carried(folder: Path, work: Path) -> bool:
 
 def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int = 0) -> Bundle:
     """The bundle of a model that was traced in float64 and in each precision, still without a name or a machine."""
-    program, answer = tapped(exact.analysed, task, Layout.PADDED), prepare(exact.analysed, task)
+    program, answer = insert_taps(exact.analysed, task, Layout.PADDED), prepare(exact.analysed, task)
     requests, output = draw(answer, seed), answer.signature.outputs[0]
     nodes = (*described(program), Node(task.value, f"the answer, {output.kind}", "", output.width))
     held, precisions = dict[str, list[list[Array]]](), []
     for dtype, one in traced.items():
-        held[dtype] = _exact(program, answer, requests, rounded(one.analysed))
+        held[dtype] = _exact(program, answer, requests, round_weights(one.analysed))
         if dtype == "float32":
             _require_agreement(_answers(exact, answer, task, requests), held[dtype][-1])
         eager = _eager(one, task, requests)
@@ -164,7 +164,7 @@ def _exact(
 
 def _eager(traced: Traced, task: Task, requests: Sequence[Encoded]) -> list[list[Array]]:
     """The same of the eager run in a precision; the answer is the eager model's own."""
-    program = tapped(traced.analysed, task, Layout.PADDED)
+    program = insert_taps(traced.analysed, task, Layout.PADDED)
     rows = alone(program, requests, lambda inputs: graphs.run(program.graph, inputs)[0][0])
     return [*columns(rows, program), _answers(traced, prepare(traced.analysed, task), task, requests)]
 
