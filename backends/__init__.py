@@ -30,9 +30,7 @@ def backend(target: str | Target, *, compiles: bool = True) -> Backend:
     Raises:
         TargetError: no such target, or something that it needs is missing here.
     """
-    wanted = parse_target(preferred() if target == AUTO else target)
-    if wanted.kind not in TARGETS:
-        raise TargetError(f"There is no target {str(target)!r}. Choose from auto, {', '.join(TARGETS)}.")
+    wanted = _known(preferred() if target == AUTO else target)
     if str(wanted) != wanted.kind and wanted.kind not in PLACED:
         raise TargetError(
             f"The target {wanted.kind} has neither variants nor devices, and {str(wanted)!r} names one. Write "
@@ -50,6 +48,17 @@ def backend(target: str | Target, *, compiles: bool = True) -> Backend:
             raise
         raise refusal from error
     return found
+
+
+def _known(target: str | Target) -> Target:
+    known = f"Choose from auto, {', '.join(TARGETS)}."
+    try:
+        wanted = parse_target(target)
+    except TargetError as error:
+        raise TargetError(f"{error} {known}") from error
+    if wanted.kind not in TARGETS:
+        raise TargetError(f"There is no target {str(target)!r}. {known}")
+    return wanted
 
 
 def preferred() -> str:

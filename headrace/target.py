@@ -73,7 +73,8 @@ def parse_target(text: str | Target) -> Target:
     devices = _devices(rest.pop(), str(text)) if rest and DEVICES.fullmatch(rest[-1]) else ()
     if len(rest) > 1 or "" in (kind, *rest):
         raise TargetError(
-            f"{str(text)!r} has not the form of a target: kind, kind:variant or kind:devices (cuda:1, cuda:0-3)."
+            f"There is no target {str(text)!r}. It has not the form of one: kind, kind:variant or kind:devices, as in "
+            "cpu, onnx:cuda, cuda:1, cuda:0-3."
         )
     return Target(kind, rest[0] if rest else None, devices)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceWarning
+from headrace.errors import warn
 
 
 def warn_of_code(file: Path, auto_map: Mapping[str, Any] | None, kinds: Iterable[str | None]) -> None:
@@ -20,9 +19,7 @@ def warn_of_code(file: Path, auto_map: Mapping[str, Any] | None, kinds: Iterable
     """
     named = [f"{kind}: {auto_map[kind]}" for kind in kinds if auto_map and kind is not None and auto_map.get(kind)]
     if named:
-        warnings.warn(
+        warn(
             f"{file} names code of its own (auto_map: {', '.join(named)}), which is not run: transformers' own classes "
             "answer, perhaps otherwise. Read that code, then pass trust_remote_code=True to run it.",
-            HeadraceWarning,
-            stacklevel=2,
         )

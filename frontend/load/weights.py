@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from headrace.errors import HeadraceWarning, LoadError
+from headrace.errors import LoadError, warn
 from headrace.frontend.capture.attention import ATTENTION, all_configs
 from headrace.frontend.load.adapters import apply_adapter, without_adapter
 from headrace.frontend.load.config import readable
@@ -89,11 +88,9 @@ def _bodys(keys: list[str], model: Any) -> list[str]:
 
 def _warn_of_placeless(folder: Path, keys: list[str]) -> None:
     if keys:
-        warnings.warn(
+        warn(
             f"{len(keys)} weights of {folder} have no place in the model that its configuration describes, and are "
             f"left out: {_shown(keys)}. Check that the configuration is the one that they were trained with.",
-            HeadraceWarning,
-            stacklevel=2,
         )
 
 

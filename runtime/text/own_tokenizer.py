@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
-from headrace.errors import HeadraceWarning
+from headrace.errors import warn
 
 
 def own_copy(tokenizer: Any) -> Any:
@@ -14,11 +13,9 @@ def own_copy(tokenizer: Any) -> Any:
     try:
         made = copy.deepcopy(tokenizer)
     except Exception as error:  # of whatever code the tokenizer is made of
-        warnings.warn(
+        warn(
             f"The tokenizer cannot be copied ({error}), so that it is shared with whoever else holds it. Leave it "
             "alone while this model reads texts: a call elsewhere can truncate them.",
-            HeadraceWarning,
-            stacklevel=5,
         )
         return tokenizer
     library: Any = getattr(made, "backend_tokenizer", None)
