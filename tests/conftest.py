@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import workers
 
 # Before torch and the hub's client are imported, here and in the processes that tests start.
 # One thread a process: on a busy machine the others of a team spin, and pytest-xdist runs a process a core.
@@ -27,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = workers.longest_first(items)
     lacking = {
         "gate": lambda: None if config.getoption("--gate") else "takes minutes: give --gate",
         "slow": lambda: None if config.getoption("--slow") else "takes minutes: give --slow",
@@ -39,6 +43,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (why := reason()) is not None:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped, and why: a line a reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped", sep="-")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} {reason}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, as `--dist loadfile` does, but for files that share what is dear, and the longest first."""
+    return workers.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _cuda() -> bool:

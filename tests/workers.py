@@ -1,0 +1,36 @@
+"""How the files of tests are spread over pytest-xdist's workers: who shares one, and who comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+# Files whose tests use the same models, each of which takes long to compile or to record: one worker makes them once.
+SHARED: tuple[tuple[str, ...], ...] = ()
+# The longest, by the seconds that they took: no worker should begin one when the other is about to end.
+FIRST: tuple[str, ...] = ()
+
+
+def scheduler(config: Any, log: Any) -> Any:
+    """By file, as `--dist loadfile` does, but for those that share a worker, and in the order of the collection.
+
+    xdist's own order goes by the number of tests, which says little about how long they take.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    made = LoadFileScheduling(config, log)
+    shared = {file: files[0] for files in SHARED for file in files}
+    made._split_scope = lambda nodeid: shared.get(file_of(nodeid), file_of(nodeid))
+    return made
+
+
+def longest_first(items: Iterable[Any]) -> list[Any]:
+    """The tests of the files that take long before those of the others, which stay as they are."""
+    places = {file: place for place, file in enumerate(FIRST)}
+    return sorted(items, key=lambda item: places.get(file_of(item.nodeid), len(FIRST)))
+
+
+def file_of(nodeid: str) -> str:
+    """The path of the file, below the root of the repository."""
+    return nodeid.partition("::")[0]
