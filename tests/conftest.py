@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -151,3 +152,29 @@ def analysed(traced: Cache) -> Cache:
         return analyse(made.program, made.behaviour)
 
     return Cache(make)
+
+
+class Compiled:
+    """Compiles on first use and keeps the model for the session."""
+
+    def __init__(self, tiny: Any) -> None:
+        self._tiny, self._made = tiny, dict[str, Any]()
+
+    def __call__(
+        self, name: str, head: str, target: str, *, config: dict[str, Any] | None = None, **options: Any
+    ) -> Any:
+        import headrace
+
+        key = repr((name, head, target, config, sorted(options.items())))
+        if key not in self._made:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", headrace.HeadraceWarning)
+                model = self._tiny(name, head, **(config or {}))
+                self._made[key] = headrace.compile(model, target=target, **options)
+        return self._made[key]
+
+
+@pytest.fixture(scope="session")
+def compiled(tiny: Any) -> Compiled:
+    """`compiled(name, head, target, **options)` is a compiled model; shared, so a test that changes it compiles."""
+    return Compiled(tiny)
