@@ -7,18 +7,22 @@ from typing import Any
 
 # Files whose tests use the same models, each of which takes long to compile or to record: one worker makes them once.
 SHARED = (("tests/conformance/test_tasks.py", "tests/runtime/artifact/test_saved_model.py"),)
-# The longest, by the seconds that they took: no worker should begin one when the other is about to end.
+# Those that take long, about in that order: no worker should begin one when the other is about to end.
 FIRST = (
     "tests/conformance/test_tasks.py",
     "tests/conformance/test_real_weights.py",
-    "tests/parity/test_defects.py",
-    "tests/coverage/test_coverage.py",
+    "tests/runtime/tools/test_cli.py",
+    "tests/gate/test_gate.py",
     "tests/runtime/test_cases.py",
     "tests/backends/kernels/test_attention.py",
-    "tests/gate/test_gate.py",
-    "tests/frontend/eager/test_borrowed.py",
-    "tests/backends/onnx/test_session.py",
+    "tests/coverage/test_coverage.py",
+    "tests/parity/test_defects.py",
+    "tests/frontend/load/test_pipelines.py",
     "tests/parity/test_bundles.py",
+    "tests/runtime/test_refusals.py",
+    "tests/backends/onnx/test_session.py",
+    "tests/frontend/eager/test_borrowed.py",
+    "tests/backends/inductor/test_recurrent.py",
 )
 
 
