@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import workers
 
 # Before torch and the hub's client are imported, here and in the processes that tests start.
 # One thread a process: on a busy machine the others of a team spin, and pytest-xdist runs a process a core.
@@ -27,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = workers.longest_first(items)
     lacking = {
         "gate": lambda: None if config.getoption("--gate") else "takes minutes: give --gate",
         "slow": lambda: None if config.getoption("--slow") else "takes minutes: give --slow",
@@ -39,6 +44,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (why := reason()) is not None:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped, and why: a line a reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped", sep="-")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} {reason}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, as `--dist loadfile` does, but for files that share what is dear, and the longest first."""
+    return workers.scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _cuda() -> bool:
@@ -131,3 +152,29 @@ def analysed(traced: Cache) -> Cache:
         return analyse(made.program, made.behaviour)
 
     return Cache(make)
+
+
+class Compiled:
+    """Compiles on first use and keeps the model for the session."""
+
+    def __init__(self, tiny: Any) -> None:
+        self._tiny, self._made = tiny, dict[str, Any]()
+
+    def __call__(
+        self, name: str, head: str, target: str, *, config: dict[str, Any] | None = None, **options: Any
+    ) -> Any:
+        import headrace
+
+        key = repr((name, head, target, config, sorted(options.items())))
+        if key not in self._made:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", headrace.HeadraceWarning)
+                model = self._tiny(name, head, **(config or {}))
+                self._made[key] = headrace.compile(model, target=target, **options)
+        return self._made[key]
+
+
+@pytest.fixture(scope="session")
+def compiled(tiny: Any) -> Compiled:
+    """`compiled(name, head, target, **options)` is a compiled model; shared, so a test that changes it compiles."""
+    return Compiled(tiny)

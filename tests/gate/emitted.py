@@ -63,7 +63,7 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     import torch
 
     from headrace import graphs
-    from headrace.backends.gpu import executable, target
+    from headrace.backends.gpu import device, executable
     from headrace.ir import OFFSETS, Layout
 
     exported = program.graph
@@ -71,7 +71,7 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     exported._state_dict = {name: _fake(traced, weight) for name, weight in exported.state_dict.items()}
     exported._constants = {name: _fake(traced, value) for name, value in exported.constants.items()}
     with traced:
-        moved = program.with_(exported=target.on_device(program))
+        moved = program.with_(exported=device.on_device(program.graph))
         if program.form.layout is Layout.PACKED:
             module = executable._kernels(moved)
         else:

@@ -1,0 +1,51 @@
+"""How the files of tests are spread over pytest-xdist's workers: who shares one, and who comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+# Files whose tests use the same models, each of which takes long to compile or to record: one worker makes them once.
+SHARED = (("tests/conformance/test_tasks.py", "tests/runtime/artifact/test_saved_model.py"),)
+# Those that take long, about in that order: no worker should begin one when the other is about to end.
+FIRST = (
+    "tests/conformance/test_tasks.py",
+    "tests/conformance/test_real_weights.py",
+    "tests/runtime/tools/test_cli.py",
+    "tests/gate/test_gate.py",
+    "tests/runtime/test_cases.py",
+    "tests/backends/kernels/test_attention.py",
+    "tests/coverage/test_coverage.py",
+    "tests/parity/test_defects.py",
+    "tests/frontend/load/test_pipelines.py",
+    "tests/parity/test_bundles.py",
+    "tests/runtime/test_refusals.py",
+    "tests/backends/onnx/test_session.py",
+    "tests/frontend/eager/test_borrowed.py",
+    "tests/backends/inductor/test_recurrent.py",
+)
+
+
+def scheduler(config: Any, log: Any) -> Any:
+    """By file, as `--dist loadfile` does, but for those that share a worker, and in the order of the collection.
+
+    xdist's own order goes by the number of tests, which says little about how long they take.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    made = LoadFileScheduling(config, log)
+    shared = {file: files[0] for files in SHARED for file in files}
+    made._split_scope = lambda nodeid: shared.get(file_of(nodeid), file_of(nodeid))
+    return made
+
+
+def longest_first(items: Iterable[Any]) -> list[Any]:
+    """The tests of the files that take long before those of the others, which stay as they are."""
+    places = {file: place for place, file in enumerate(FIRST)}
+    return sorted(items, key=lambda item: places.get(file_of(item.nodeid), len(FIRST)))
+
+
+def file_of(nodeid: str) -> str:
+    """The path of the file, below the root of the repository."""
+    return nodeid.partition("::")[0]
