@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.ir.attention import MaskKind
-from headrace.ir.decision import Task
+from headrace.ir.task import Task
 
 
 @dataclass(frozen=True)
