@@ -5,7 +5,7 @@
 #   make check        lint, types, tests: what CI runs
 #   make gate         compile every kernel for every GPU architecture, without a GPU: the whole of a part of the tests
 #   make test-oldest  the tests with the oldest torch and transformers supported, in .venv-oldest
-#   make docs         write docs/pipeline.md, docs/ir.md and the table of docs/architecture.md anew
+#   make docs         write docs/pipeline.md, docs/ir.md and the tables of docs/architecture.md and README.md anew
 #   make coverage     write docs/coverage.md and docs/coverage.json anew: every architecture, about half an hour
 #   make bundles      record tests/parity/bundles anew, by the reference target
 #   make wheel        build dist/headrace-*.whl
@@ -52,6 +52,7 @@ docs: $(VENV)/.headrace-dev
 	$(PY) docs/make_pipeline.py
 	$(PY) docs/make_ir.py
 	$(PY) docs/make_architecture.py
+	$(PY) docs/make_tasks.py
 
 coverage: $(VENV)/.headrace-dev
 	$(PY) -m docs.make_coverage --jobs $(JOBS)

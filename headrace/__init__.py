@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from headrace.runtime.artifact.saved_model import load
     from headrace.runtime.model import CompiledModel
     from headrace.runtime.state.model_state import ModelState, register_model_state
-    from headrace.runtime.tasks.answers import Classification, Entity
+    from headrace.runtime.tasks.classify import Classification
+    from headrace.runtime.tasks.token_classify import Entity
 
 __version__ = "0.1.0"
 
@@ -47,8 +48,8 @@ LAZY = {
     "CompiledModel": "headrace.runtime.model",
     "ModelState": "headrace.runtime.state.model_state",
     "register_model_state": "headrace.runtime.state.model_state",
-    "Classification": "headrace.runtime.tasks.answers",
-    "Entity": "headrace.runtime.tasks.answers",
+    "Classification": "headrace.runtime.tasks.classify",
+    "Entity": "headrace.runtime.tasks.token_classify",
 }
 
 __all__ = [

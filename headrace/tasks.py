@@ -5,57 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from headrace.errors import TaskNotEnabledError
-from headrace.ir import Head, Output, OutputKind, Prefill, Program, Route, State, Task, TaskDecision
+from headrace.ir import (
+    TASK_RULES,
+    Head,
+    Needs,
+    Output,
+    Prefill,
+    Program,
+    Route,
+    State,
+    Task,
+    TaskDecision,
+    TaskRules,
+)
 
-POOLED = frozenset({Task.EMBED, Task.CLASSIFY, Task.SCORE})
 # These need every token of a sequence in one step.
-TOKEN_LEVEL = frozenset({Task.TOKEN_CLASSIFY, Task.TOKEN_EMBED, Task.FILL_MASK, Task.SPARSE_EMBED})
-GENERATING = frozenset({State.DECODER, State.HYBRID, State.ENCODER_DECODER})
+TOKEN_LEVEL = frozenset(task for task, rules in TASK_RULES.items() if rules.needs is Needs.EVERY_TOKEN)
+DECODING = frozenset({State.DECODER, State.HYBRID, State.ENCODER_DECODER})
 SINGLE_PASS_HINT = 'compile with prefill="single_pass"'
-OFFERS = {
-    Head.NONE: (Task.EMBED, Task.TOKEN_EMBED),
-    Head.SEQUENCE: (Task.CLASSIFY,),
-    Head.TOKEN: (Task.TOKEN_CLASSIFY,),
-    Head.MASKED_LM: (Task.FILL_MASK,),
-    Head.CAUSAL_LM: (Task.GENERATE, Task.EMBED, Task.TOKEN_EMBED),
-    Head.SEQ2SEQ_LM: (Task.GENERATE, Task.EMBED, Task.TOKEN_EMBED),
-    Head.OTHER: (),
-}
-# The outputs that answer a task, the first that the program has.
-ANSWERS = {
-    Task.EMBED: (OutputKind.EMBEDDING,),
-    Task.TOKEN_EMBED: (OutputKind.TOKEN_EMBEDDING, OutputKind.HIDDEN),
-    Task.CLASSIFY: (OutputKind.SEQUENCE_LOGITS,),
-    Task.SCORE: (OutputKind.SEQUENCE_LOGITS,),
-    Task.TOKEN_CLASSIFY: (OutputKind.TOKEN_LOGITS,),
-    Task.FILL_MASK: (OutputKind.VOCABULARY_LOGITS,),
-    Task.GENERATE: (OutputKind.VOCABULARY_LOGITS,),
-    Task.SPARSE_EMBED: (OutputKind.VOCABULARY_LOGITS,),
-}
 
 
 def offered(program: Program) -> dict[Task, str]:
     """Rule C1: the tasks that the head and the sentence-transformers modules offer, each with its source."""
-    source = (
-        f"the {program.signature.head} head" if program.signature.head is not Head.NONE else "the model without a head"
-    )
-    tasks = dict.fromkeys(OFFERS[program.signature.head], source)
-    if (
-        program.signature.head is Head.SEQUENCE
-        and program.facts.labels
-        and len(program.facts.labels.names) == 1
-        and not program.signature.arrays
-    ):
-        tasks[Task.SCORE] = "the sequence head's single label"
+    tasks = {task: _source(program.signature.head, TASK_RULES[task]) for task in _of_head(program)}
     return tasks | {
         task: "the sentence-transformers modules" for task in program.evidence.declared_tasks if task not in tasks
     }
 
 
+def _of_head(program: Program) -> list[Task]:
+    """The tasks that the head offers, its default first."""
+    head, labels = program.signature.head, program.facts.labels
+    alone = labels is not None and len(labels.names) == 1 and not program.signature.arrays
+    return [task for task, rules in TASK_RULES.items() if head in rules.heads and (alone or not rules.one_label)]
+
+
+def _source(head: Head, rules: TaskRules) -> str:
+    if rules.one_label:
+        return f"the {head} head's single label"
+    return "the model without a head" if head is Head.NONE else f"the {head} head"
+
+
 def enabled(route: Route, prefill: Prefill) -> frozenset[Task]:
     """Rules C2 and C3: the tasks that a route enables, whatever the model offers."""
-    tasks = POOLED | (TOKEN_LEVEL if prefill is Prefill.SINGLE_PASS else frozenset())
-    return tasks | ({Task.GENERATE} if route.state in GENERATING else frozenset())
+    has = {
+        Needs.ANY_ROUTE: True,
+        Needs.EVERY_TOKEN: prefill is Prefill.SINGLE_PASS,
+        Needs.DECODING: route.state in DECODING,
+    }
+    return frozenset(task for task, rules in TASK_RULES.items() if has[rules.needs])
 
 
 def decide(program: Program) -> tuple[TaskDecision, ...]:
@@ -124,13 +122,23 @@ class Tasks(Mapping[str, TaskDecision]):
         return f"Tasks({', '.join(self) or 'none'}{refused})"
 
 
+def runnable(program: Program) -> list[Task]:
+    """The supported tasks that this version can run, in order."""
+    decided = program.decision.tasks
+    return [decision.task for decision in decided if decision.supported and not TASK_RULES[decision.task].lacks]
+
+
+def first_runnable(program: Program, wish: Task | None) -> Task | None:
+    """The task that is wished for; where this version cannot run it, the first that it can, if any."""
+    tasks = runnable(program)
+    return wish if wish in tasks else next(iter(tasks), None)
+
+
 def preferred(program: Program) -> Task:
     """Rule C7 without a user's wish: the modules' task, else the head's, else embed."""
     if program.evidence.declared_default is not None:
         return program.evidence.declared_default
-    if program.signature.head is Head.SEQUENCE and Task.SCORE in offered(program):
-        return Task.SCORE
-    return next(iter(OFFERS[program.signature.head]), Task.EMBED)
+    return next(iter(_of_head(program)), Task.EMBED)
 
 
 def select(program: Program, wish: str | None) -> tuple[Task | None, str | None]:
@@ -205,4 +213,4 @@ def _hint(program: Program, wish: str) -> str:
 
 def answering(program: Program, task: Task) -> Output:
     """The output that a supported task is answered from."""
-    return next(found for kind in ANSWERS[task] if (found := program.signature.output(kind)) is not None)
+    return next(found for kind in TASK_RULES[task].outputs if (found := program.signature.output(kind)) is not None)

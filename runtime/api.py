@@ -20,7 +20,6 @@ from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
-from headrace.runtime.engine.engine import runnable
 from headrace.runtime.engine.quantization_gate import require_scheme
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
@@ -28,7 +27,7 @@ from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
-from headrace.tasks import Tasks, require_any, select
+from headrace.tasks import Tasks, first_runnable, require_any, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
 
@@ -169,7 +168,7 @@ class Lowered:
         return self.backend.kernels(prepare(self.program, chosen, self.backend.layout))
 
     def _chosen(self, wish: str | None) -> Task | None:
-        return runnable(self.program, select(self.program, None)[0]) if wish is None else self._supported(wish)
+        return first_runnable(self.program, select(self.program, None)[0]) if wish is None else self._supported(wish)
 
     def _supported(self, wish: str) -> Task:
         task, _ = select(self.program, wish)

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
 from headrace.ir import OutputKind, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.engine.engine import Array, Engine, Lane, runnable
-from headrace.runtime.engine.request import Request
+from headrace.runtime.engine.engine import Array, Engine, Lane
 from headrace.runtime.state.model_state import ModelState
-from headrace.runtime.tasks import answers
-from headrace.runtime.tasks.answers import Aggregation, Classification, Entity
-from headrace.runtime.tasks.fill_mask import Fill, fills
+from headrace.runtime.tasks.classify import Classification, classify
+from headrace.runtime.tasks.embed import embed
+from headrace.runtime.tasks.fill_mask import Fill, fill_mask
+from headrace.runtime.tasks.interface import Call
+from headrace.runtime.tasks.registry import answering
+from headrace.runtime.tasks.score import Ranked, ranked, score
+from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
+from headrace.runtime.tasks.token_embed import token_embed
+from headrace.runtime.tasks.vectors import similarity
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
 from headrace.runtime.text.tokenizer import Texts
-from headrace.runtime.text.validate import counts, many, require_choice
+from headrace.runtime.text.validate import counts, many
 from headrace.runtime.tools.inspect.report import explain
-from headrace.tasks import Tasks, select
+from headrace.tasks import Tasks, first_runnable, select
 
 Pair = tuple[str, str]
 # How many texts an iterator is read ahead, so that like lengths can meet in a batch.
 AHEAD = 1024
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A document's place in the list that was ranked, and its score."""
-
-    index: int
-    score: float
 
 
 class CompiledModel:
@@ -190,7 +183,7 @@ class CompiledModel:
 
     def warm(self, progress: bool | None = None) -> CompiledModel:
         """Compile for the default task now; where this version cannot run that one, for the first that it can."""
-        if (task := runnable(self.program, self.task)) is not None:
+        if (task := first_runnable(self.program, self.task)) is not None:
             self.engine.lane(task, progress)
         return self
 
@@ -219,6 +212,25 @@ class CompiledModel:
         assert self.task is not None
         return self.task
 
+    def answer(
+        self, task: str | None, texts: Any, *, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """What the method of that name answers, for callers that have a task's name; options as there.
+
+        Args:
+            task: None takes the model's.
+
+        Raises:
+            TaskNotEnabledError: the task is not supported.
+            TargetError: this version has no runtime for it.
+        """
+        chosen = self.engine.require(self._default() if task is None else task)
+        return answering(chosen).answer(self._call(chosen, truncate, batch_size, progress), texts, **options)
+
+    def _call(self, task: Task, truncate: bool | None, batch_size: int | None, progress: bool | None) -> Call:
+        return Call(task, self.engine, self._reader, self._tokenizer, self._first, truncate, batch_size, progress)
+
     def embed(
         self,
         texts: str | Iterable[str],
@@ -237,26 +249,7 @@ class CompiledModel:
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
         """
-        width = self.engine.lane(Task.EMBED, progress).program.signature.outputs[0].width
-        require_choice("normalize", normalize)
-        if dimensions is not None and not (counts(dimensions) and dimensions <= width):
-            met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
-            raise InputError(f"{met}: choose from 1 to {width}.")
-        wanted = (
-            bool(self.program.facts.pooling and self.program.facts.pooling.normalize)
-            if normalize is None
-            else normalize
-        )
-        listed = list(self._reader.drawn(texts))
-        parts = self._ahead(Task.EMBED, listed, truncate=truncate, prompt=prompt)
-        vectors = np.empty((len(listed), dimensions or width), np.float32)
-        for places, rows in self.engine.answered(Task.EMBED, parts, len(listed), batch_size, progress, self._first):
-            kept = np.asarray(rows)[:, :dimensions]
-            vectors[list(places)] = answers.normalise(kept) if wanted else kept
-        return vectors
-
-    def _ahead(self, task: Task, texts: list[Any], **options: Any) -> Iterator[Sequence[Request]]:
-        return self._reader.ahead(texts, first=self._first, sizes=self.engine.sizes(task), **options)
+        return embed(self._call(Task.EMBED, truncate, batch_size, progress), texts, normalize, dimensions, prompt)
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
         """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
@@ -270,10 +263,7 @@ class CompiledModel:
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Array]:  # fmt: skip
         """One vector a token, special tokens included: float32 [t, d] a text."""
-        self.engine.lane(Task.TOKEN_EMBED, progress)
-        listed = list(self._reader.drawn(texts))
-        parts = self._ahead(Task.TOKEN_EMBED, listed, truncate=truncate, prompt=prompt)
-        return self.engine.run_parts(Task.TOKEN_EMBED, parts, len(listed), batch_size, progress, self._first)
+        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt)
 
     def classify(
         self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *,
@@ -284,8 +274,7 @@ class CompiledModel:
         Args:
             texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
         """
-        listed = list(self._reader.drawn(texts, pairs=True))
-        return self._classified(Task.CLASSIFY, listed, prompt, truncate, batch_size, progress)
+        return classify(self._call(Task.CLASSIFY, truncate, batch_size, progress), texts, prompt)
 
     def score(
         self, pairs: Iterable[Pair], prompt: str | None = None, *, truncate: bool | None = None,
@@ -296,62 +285,26 @@ class CompiledModel:
         Args:
             prompt: as for `embed`; it goes before the first of the two.
         """
-        listed = list(self._reader.drawn(pairs, pairs=True))
-        for number, one in enumerate(listed, self._first):
-            if not isinstance(one, (tuple, list)) or len(one) != 2:
-                raise InputError(f"Request {number} is {reprlib.repr(one)}; score takes pairs of texts: tuples of two.")
-        found = self._classified(Task.SCORE, listed, prompt, truncate, batch_size, progress)
-        return [classification.score for classification in found]
+        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt)
 
     def rank(self, query: str, documents: Any, **options: Any) -> list[Ranked]:
         """The documents, best first. Options as for `score`."""
         one = not many(documents, "The documents")
-        scores = self.score([(query, document) for document in ([documents] if one else documents)], **options)
-        return sorted((Ranked(i, score) for i, score in enumerate(scores)), key=lambda found: -found.score)
-
-    def _classified(
-        self, task: Task, texts: list[Any], prompt: str | None, truncate: bool | None, batch_size: int | None,
-        progress: bool | None,
-    ) -> list[Classification]:  # fmt: skip
-        self.engine.lane(task, progress)
-        assert self.program.facts.labels is not None
-        pairs = bool(texts) and isinstance(texts[0], (tuple, list))
-        parts = self._ahead(task, texts, truncate=truncate, pairs=pairs, prompt=prompt)
-        rows = self.engine.run_parts(task, parts, len(texts), batch_size, progress, self._first)
-        return [answers.classification(row, self.program.facts.labels) for row in rows]
+        return ranked(self.score([(query, document) for document in ([documents] if one else documents)], **options))
 
     def token_classify(
         self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[list[Entity]]:  # fmt: skip
         """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
-        if not isinstance(aggregation, str) or aggregation not in answers.AGGREGATIONS:
-            raise InputError(
-                f"aggregation is {reprlib.repr(aggregation)}; choose from {', '.join(answers.AGGREGATIONS)}."
-            )
-        listed = list(self._reader.drawn(texts))
-        self.engine.lane(Task.TOKEN_CLASSIFY, progress)
-        labels = self.program.facts.labels
-        assert labels is not None
-        encoded = self._texts().encode(listed, truncate=truncate, offsets=True, first=self._first)
-        rows = self.engine.run_parts(Task.TOKEN_CLASSIFY, [encoded], len(listed), batch_size, progress, self._first)
-        answered = zip(rows, listed, encoded, strict=True)
-        return [answers.entities(row, labels, text, request, aggregation) for row, text, request in answered]
+        return token_classify(self._call(Task.TOKEN_CLASSIFY, truncate, batch_size, progress), texts, aggregation)
 
     def fill_mask(
         self, texts: str | Iterable[str], top: int = 5, *, truncate: bool | None = None,
         batch_size: int | None = None, progress: bool | None = None,
     ) -> list[list[list[Fill]]]:  # fmt: skip
         """For each text and each mask token in it, the likeliest tokens."""
-        if not counts(top):
-            raise InputError(f"top is {top!r}; an int of 1 and above is accepted.")
-        listed = list(self._reader.drawn(texts))
-        self.engine.lane(Task.FILL_MASK, progress)
-        reader = self._texts()
-        encoded = reader.encode(listed, truncate=truncate, first=self._first)
-        rows = self.engine.run_parts(Task.FILL_MASK, [encoded], len(listed), batch_size, progress, self._first)
-        numbered = enumerate(zip(rows, encoded, strict=True), self._first)
-        return [fills(row, one, self._tokenizer, reader.decode, top, number) for number, (row, one) in numbered]
+        return fill_mask(self._call(Task.FILL_MASK, truncate, batch_size, progress), texts, top)
 
     def generate(self, prompts: str | Iterable[str], **options: Any) -> NoReturn:
         """Refused: this version has no decoding loop.
@@ -367,18 +320,12 @@ class CompiledModel:
         self._not_yet(Task.SPARSE_EMBED)
 
     def _not_yet(self, task: Task) -> NoReturn:
-        self.engine.lane(task)
-        raise AssertionError(f"{task} has a lane and no method")
-
-    def _texts(self) -> Texts:
-        """The reader of texts, for answers that are parts of a text."""
-        if isinstance(self._reader, Arrays):
-            raise self._reader.no_text()
-        return self._reader
+        self.engine.require(task)
+        raise AssertionError(f"{task} can be run and has no method")
 
     def similarity(self, a: Array, b: Array) -> Array:
         """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m].
 
         By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
         """
-        return answers.similarity(a, b, self.program.facts.similarity)
+        return similarity(a, b, self.program.facts.similarity)

@@ -53,6 +53,15 @@ def test_rooms_are_not_stale() -> None:
     assert made.document(written) == written, STALE
 
 
+def test_table_of_tasks_is_not_stale() -> None:
+    """README's table is the list of tasks: a task that is added, or changes, is in it."""
+    made = script("make_tasks")
+    written = made.PAGE.read_text()
+    assert made.BEGIN in written
+    assert made.END in written
+    assert made.document(written) == written, STALE
+
+
 def test_links_between_pages() -> None:
     """Every relative link of a page leads to a file, and every file that a page names in its table of places exists."""
     root = DOCS.parent

@@ -16,7 +16,7 @@ from headrace.ir.attention import (
     Verdict,
     Window,
 )
-from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, Task, TaskDecision
+from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, TaskDecision
 from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
     Activation,
@@ -49,6 +49,7 @@ from headrace.ir.signature import (
     Signature,
     Tap,
 )
+from headrace.ir.task import TASK_RULES, Needs, Task, TaskRules
 
 __all__ = [
     "BATCH",
@@ -57,6 +58,7 @@ __all__ = [
     "PER_TOKEN_OUTPUTS",
     "SEQUENCE",
     "TARGET",
+    "TASK_RULES",
     "Activation",
     "AttentionSpec",
     "AttentionType",
@@ -75,6 +77,7 @@ __all__ = [
     "Layout",
     "Limits",
     "MaskKind",
+    "Needs",
     "Nodes",
     "Output",
     "OutputKind",
@@ -96,6 +99,7 @@ __all__ = [
     "Tap",
     "Task",
     "TaskDecision",
+    "TaskRules",
     "TextRules",
     "Verdict",
     "Window",

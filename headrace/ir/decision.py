@@ -6,19 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.ir.part import require
-
-
-class Task(StrEnum):
-    """What a caller can ask for."""
-
-    CLASSIFY = "classify"
-    EMBED = "embed"
-    FILL_MASK = "fill_mask"
-    GENERATE = "generate"
-    SCORE = "score"
-    SPARSE_EMBED = "sparse_embed"
-    TOKEN_CLASSIFY = "token_classify"
-    TOKEN_EMBED = "token_embed"
+from headrace.ir.task import Task
 
 
 @dataclass(frozen=True)

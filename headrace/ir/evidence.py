@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.ir.attention import MaskKind
-from headrace.ir.decision import Task
 from headrace.ir.part import require
+from headrace.ir.task import Task
 
 
 @dataclass(frozen=True)

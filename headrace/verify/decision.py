@@ -8,7 +8,8 @@ from headrace.ir.attention import AttentionType
 from headrace.ir.decision import State
 from headrace.ir.program import Program, Stage
 from headrace.ir.signature import OutputKind
-from headrace.tasks import ANSWERS, decide
+from headrace.ir.task import TASK_RULES
+from headrace.tasks import decide
 from headrace.verify.signature import Breach
 from headrace.verify.view import View
 
@@ -79,7 +80,7 @@ def ready(view: View) -> Iterator[Breach]:
     ):
         if value is None:
             yield name, "a lowered program has none"
-    answers = {kind for one in program.decision.tasks if one.supported for kind in ANSWERS[one.task]} | {
+    answers = {kind for one in program.decision.tasks if one.supported for kind in TASK_RULES[one.task].outputs} | {
         OutputKind.TAPS
     }
     for output in program.signature.outputs[:1]:

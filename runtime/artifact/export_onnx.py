@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace import __version__
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
-from headrace.ir import OutputKind, Program, Task
+from headrace.ir import TASK_RULES, Needs, OutputKind, Program, Task
 from headrace.ir.serialize import encode
 from headrace.runtime.artifact.manifest import require_own, write_manifest
 from headrace.runtime.artifact.places import new_folder
@@ -150,7 +150,7 @@ def _task(program: Program, wish: str | None) -> Task:
     if chosen is None:
         raise TaskNotEnabledError(refusal(program, wish or Task.EMBED))
     supported = [decision.task for decision in program.decision.tasks if decision.supported]
-    if chosen is Task.GENERATE and wish is None and Task.EMBED in supported:
+    if TASK_RULES[chosen].needs is Needs.DECODING and wish is None and Task.EMBED in supported:
         return Task.EMBED
     return chosen
 

@@ -15,30 +15,23 @@ import numpy as np
 from headrace import debug
 from headrace.backends.interface import Backend, Executable, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, OutputKind, Program, Task
 from headrace.runtime.engine import array_batch, packed_batch, padded_batch
+from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
-from headrace.runtime.tasks.answers import require_finite
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
-from headrace.tasks import Tasks, answering, select
+from headrace.tasks import answering, runnable, select
 from headrace.utils.compiler_lock import in_turn
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCHERS: dict[Layout, Any] = {Layout.PADDED: padded_batch, Layout.PACKED: packed_batch}
 NO_MORE: list[Request] = []  # comes after the last part
 AHEAD = 4  # steps that the target is given before the first is read back
-NOT_YET = {Task.GENERATE: "the decoding loop", Task.SPARSE_EMBED: "sparse pooling"}
-
-
-def runnable(program: Program, wish: Task | None) -> Task | None:
-    """The task that is wished for; where this version cannot run it, the first that it can, if any."""
-    tasks = [Task(name) for name in Tasks(program.decision.tasks) if Task(name) not in NOT_YET]
-    return wish if wish in tasks else next(iter(tasks), None)
 
 
 @dataclass(frozen=True)
@@ -103,18 +96,23 @@ class Engine:
         """
         if isinstance(task, str) and (kind := self._kinds.get(task)) in self.lanes:
             return self.lanes[kind]
-        chosen, _ = select(self.program, task)
-        assert chosen is not None
-        if chosen in NOT_YET:
-            others = [name for name in Tasks(self.program.decision.tasks) if Task(name) not in NOT_YET]
-            raise TargetError(
-                f"{chosen} is enabled for this model, but this version lacks {NOT_YET[chosen]}. "
-                + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
-            )
+        chosen = self.require(task)
         self._kinds[task] = kind = answering(self.program, chosen).kind
         if kind not in self.lanes:
             self._compile(chosen, kind, progress)
         return self.lanes[kind]
+
+    def require(self, task: str) -> Task:
+        """The task by its name, where it can be run; errors as of `lane`."""
+        chosen, _ = select(self.program, task)
+        assert chosen is not None
+        if lacks := TASK_RULES[chosen].lacks:
+            others = runnable(self.program)
+            raise TargetError(
+                f"{chosen} is enabled for this model, but this version lacks {lacks}. "
+                + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
+            )
+        return chosen
 
     def sizes(self, task: str, progress: bool | None = None) -> Sizes:
         """Of the parts in which a task's texts are read best."""

@@ -1,1 +1,1 @@
-"""Raw outputs to the answers of each task."""
+"""Raw outputs to answers, a module a task; `headrace/ir/task.py` lists them."""

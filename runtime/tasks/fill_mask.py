@@ -1,15 +1,17 @@
-"""The likeliest tokens at the mask tokens of a text."""
+"""fill_mask: the likeliest tokens at the mask tokens of a text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from headrace.errors import InputError
+from headrace.runtime.tasks.interface import Answering, Call
 from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.validate import counts
 
 Decode = Callable[[list[int]], str]
 
@@ -21,6 +23,18 @@ class Fill:
     token: str
     id: int
     score: float
+
+
+def fill_mask(call: Call, texts: Any, top: Annotated[int, "How many tokens a mask."] = 5) -> list[list[list[Fill]]]:
+    """See `CompiledModel.fill_mask`."""
+    if not counts(top):
+        raise InputError(f"top is {top!r}; an int of 1 and above is accepted.")
+    listed = call.drawn(texts)
+    call.lane()
+    reader = call.texts()
+    encoded = reader.encode(listed, truncate=call.truncate, first=call.first)
+    numbered = enumerate(zip(call.encoded_rows(encoded), encoded, strict=True), call.first)
+    return [fills(row, one, call.tokenizer, reader.decode, top, number) for number, (row, one) in numbered]
 
 
 def fills(
@@ -52,3 +66,6 @@ def _best(logits: np.ndarray[Any, Any], decode: Decode, top: int) -> list[Fill]:
     scores = weights / weights.sum()
     best = np.argsort(-scores)[:top]
     return [Fill(decode([int(i)]).strip(), int(i), float(scores[i])) for i in best]
+
+
+TASK = Answering(fill_mask)

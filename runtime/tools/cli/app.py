@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,29 +11,21 @@ import typer
 
 from headrace import __version__
 from headrace.errors import warn
-from headrace.runtime.tools.cli import console, files, lines
+from headrace.runtime.tools.cli import console, files
 from headrace.runtime.tools.cli.commands import parity, saved
-from headrace.runtime.tools.cli.opening import Opening, serve, several
+from headrace.runtime.tools.cli.commands.answering import add_commands
+from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import (
-    BatchSize,
     Dtype,
-    Input,
     Json,
-    MaxLength,
     Model,
-    Plain,
     Pooling,
     Prefill,
-    Prompt,
     Revision,
     Source,
     Target,
     Task,
-    Texts,
-    TokenBudget,
     Tokenizer,
-    Truncate,
-    Trust,
     TrustCode,
 )
 
@@ -139,125 +130,7 @@ def probe(model: Source, revision: Revision = None, trust_remote_code: TrustCode
         raise typer.Exit(1)
 
 
-@app.command()
-def embed(  # noqa: PLR0913 - a command's options are its arguments
-    model: Model,
-    texts: Texts = None,
-    *,
-    input_: Input = None,
-    plain: Plain = False,
-    target: Target = "auto",
-    dtype: Dtype = None,
-    max_length: MaxLength = None,
-    truncate: Truncate = None,
-    batch_size: BatchSize = None,
-    token_budget: TokenBudget = None,
-    normalize: Annotated[bool | None, typer.Option("--normalize/--no-normalize", help="To unit length.")] = None,
-    dimensions: Annotated[int | None, typer.Option(help="Keep the first so many.")] = None,
-    prompt: Prompt = None,
-    pooling: Pooling = None,
-    prefill: Prefill = None,
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: TrustCode = False,
-    trust: Trust = False,
-) -> None:
-    """One vector a text: {"embedding": [...]}."""
-    opening = Opening(
-        model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-        token_budget, trust=trust,
-    )  # fmt: skip
-
-    def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
-        found = compiled.embed(chunk, normalize, dimensions, prompt, truncate=truncate, batch_size=batch_size)
-        return lines.vectors(found)
-
-    serve(opening, "embed", lines.Source(texts or [], input_, plain), answer)
-
-
-@app.command()
-def classify(  # noqa: PLR0913
-    model: Model,
-    texts: Texts = None,
-    *,
-    input_: Input = None,
-    plain: Plain = False,
-    target: Target = "auto",
-    dtype: Dtype = None,
-    max_length: MaxLength = None,
-    truncate: Truncate = None,
-    batch_size: BatchSize = None,
-    token_budget: TokenBudget = None,
-    prompt: Prompt = None,
-    prefill: Prefill = None,
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: TrustCode = False,
-    trust: Trust = False,
-) -> None:
-    """The best label of each text or pair: {"label": ..., "score": ..., "scores": {...}}."""
-    opening = Opening(
-        model,
-        target,
-        dtype,
-        max_length,
-        prefill,
-        None,
-        tokenizer,
-        revision,
-        trust_remote_code,
-        token_budget,
-        trust=trust,
-    )
-
-    def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
-        return map(lines.record, compiled.classify(chunk, prompt, truncate=truncate, batch_size=batch_size))
-
-    serve(opening, "classify", lines.Source(texts or [], input_, plain, pairs=True), answer)
-
-
-@app.command()
-def token_classify(  # noqa: PLR0913
-    model: Model,
-    texts: Texts = None,
-    *,
-    input_: Input = None,
-    plain: Plain = False,
-    aggregation: Annotated[str, typer.Option(help="none, simple, first, average or max.")] = "none",
-    target: Target = "auto",
-    dtype: Dtype = None,
-    max_length: MaxLength = None,
-    truncate: Truncate = None,
-    batch_size: BatchSize = None,
-    token_budget: TokenBudget = None,
-    prefill: Prefill = None,
-    tokenizer: Tokenizer = None,
-    revision: Revision = None,
-    trust_remote_code: TrustCode = False,
-    trust: Trust = False,
-) -> None:
-    """The labelled tokens or spans of each text: {"entities": [{"label": ..., "start": ..., ...}]}."""
-    opening = Opening(
-        model,
-        target,
-        dtype,
-        max_length,
-        prefill,
-        None,
-        tokenizer,
-        revision,
-        trust_remote_code,
-        token_budget,
-        trust=trust,
-    )
-
-    def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
-        found = compiled.token_classify(chunk, aggregation, truncate=truncate, batch_size=batch_size)
-        return ({"entities": [lines.record(entity) for entity in entities]} for entities in found)
-
-    serve(opening, "token_classify", lines.Source(texts or [], input_, plain), answer)
-
-
+add_commands(app)
 app.command(name="compile")(saved.compile_)
 app.command()(saved.export)
 app.command()(saved.inspect)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -154,22 +154,3 @@ def write(answers: Iterable[dict[str, Any]]) -> None:
     for answer in answers:
         sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-def vectors(rows: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
-    """Embeddings as answers."""
-    return [{"embedding": [shortest(value) for value in row]} for row in rows]
-
-
-def record(answer: Any) -> dict[str, Any]:
-    """A classification or an entity as an answer, its scores without digits that float32 does not have."""
-    found = asdict(answer)
-    found["score"] = shortest(found["score"])
-    if "scores" in found:
-        found["scores"] = {label: shortest(score) for label, score in found["scores"].items()}
-    return found
-
-
-def shortest(value: float) -> float:
-    """The float32 value with the fewest digits that still give it."""
-    return float(str(np.float32(value)))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace.ir import (
+    TASK_RULES,
     AttentionSpec,
     AttentionType,
     Head,
@@ -23,8 +24,7 @@ from headrace.ir import (
 )
 from headrace.ir.printer import filling_text, inputs_text, labels_text, limits_text, pooling_text, positions_text
 from headrace.runtime.engine import quantization_gate
-from headrace.runtime.engine.engine import NOT_YET
-from headrace.tasks import Tasks
+from headrace.tasks import runnable
 
 # Contract B in order; the first that matches decides.
 RULES = {
@@ -46,16 +46,6 @@ TYPES = {
     AttentionType.ENCODER_ONLY: "A token sees both earlier and later ones of the same text.",
     AttentionType.ENCODER: "A token of the encoder's text sees both earlier and later ones.",
     AttentionType.ENCODER_DECODER: "A token of the decoder sees what the encoder made of its text.",
-}
-DOES = {
-    Task.CLASSIFY: "classify texts",
-    Task.EMBED: "embed texts",
-    Task.FILL_MASK: "fill in masked tokens",
-    Task.GENERATE: "generate text",
-    Task.SCORE: "score pairs of texts",
-    Task.SPARSE_EMBED: "embed texts sparsely",
-    Task.TOKEN_CLASSIFY: "label tokens",
-    Task.TOKEN_EMBED: "embed single tokens",
 }
 
 
@@ -131,20 +121,15 @@ def window_words(spec: AttentionSpec) -> str:
 
 
 def _abilities(program: Program) -> str:
-    does = [DOES[Task(name)] for name in Tasks(program.decision.tasks) if not lacks(Task(name))]
+    does = [TASK_RULES[task].does for task in runnable(program)]
     if not does:
         return "it serves no task as it stands"
     return f"it can {listed(does)}"
 
 
-def lacks(task: Task) -> str:
-    """What this version still lacks to run a task that it supports; empty where it runs."""
-    return NOT_YET.get(task, "")
-
-
 def task_reason(decision: TaskDecision) -> str:
     """Why a task is supported or not, and whether it runs yet."""
-    missing = lacks(decision.task)
+    missing = TASK_RULES[decision.task].lacks
     return f"{decision.reason}; this version lacks {missing}" if decision.supported and missing else decision.reason
 
 

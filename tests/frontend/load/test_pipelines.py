@@ -21,7 +21,8 @@ from headrace.frontend.load.checkpoint import load
 from headrace.frontend.load.pipeline import TRANSFORMER_FILES
 from headrace.ir import Head
 from headrace.runtime.artifact.export_onnx import _write_side_files
-from headrace.runtime.tasks import answers
+from headrace.runtime.tasks.classify import classification
+from headrace.runtime.tasks.vectors import similarity
 from headrace.runtime.text.tokenizer import Texts
 from tests.tiny import build
 from tests.trained import limited
@@ -285,7 +286,7 @@ def test_similarity_is_the_folders(bert: Path, tmp_path: Path, name: str) -> Non
     vectors = 3 * np.random.default_rng(0).normal(size=(5, 32)).astype(np.float32)
     expected = np.asarray(model.similarity(vectors, vectors))
     for source in both(model, tmp_path / "saved"):
-        found = answers.similarity(vectors, vectors, load(source, dtype=F32).similarity)
+        found = similarity(vectors, vectors, load(source, dtype=F32).similarity)
         # Their distances take the way over squares, of which a difference near 0 keeps little.
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2 if name == "euclidean" else 1e-4)
         assert found.dtype == np.float32
@@ -506,7 +507,7 @@ def test_a_cross_encoders_activation_is_the_objects(
     rules = read_labels(loaded.config, Head.SEQUENCE, labels, loaded.activation)
     assert rules is not None
     logits = model.predict(PAIRS, activation_fn=nn.Identity()).reshape(-1, labels)
-    found = [list(answers.classification(row, rules).scores.values()) for row in logits]
+    found = [list(classification(row, rules).scores.values()) for row in logits]
     np.testing.assert_allclose(np.squeeze(found), model.predict(PAIRS), atol=1e-6)
 
 

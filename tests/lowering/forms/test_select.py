@@ -6,10 +6,9 @@ import torch
 from headrace import graphs
 from headrace.errors import LoadError, TaskNotEnabledError
 from headrace.frontend.trace import trace
-from headrace.ir import Head, OutputKind, PoolKind, Stage, Task
+from headrace.ir import TASK_RULES, OutputKind, PoolKind, Stage, Task
 from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.pipeline import analyse, prepare
-from headrace.tasks import ANSWERS, OFFERS
 from tests.tiny import checkpoint, fed, outputs_of, token_ids
 
 HEADS = [
@@ -82,11 +81,9 @@ def test_a_task_that_is_refused_or_unknown_to_the_model_is_refused(analysed):
         SelectTask(Task.CLASSIFY)(program)
 
 
-def test_every_task_that_a_head_offers_has_an_answer():
-    for head in Head:
-        for task in OFFERS[head]:
-            assert ANSWERS[task]
-    assert set(ANSWERS) == set(Task)
+def test_every_task_has_rules_and_an_output_that_answers_it():
+    assert list(TASK_RULES) == list(Task)
+    assert all(rules.outputs for rules in TASK_RULES.values())
 
 
 def test_every_attention_that_the_task_reads_stays(analysed):

@@ -25,7 +25,10 @@ from headrace.ir import (
     Source,
     Stage,
 )
-from headrace.runtime.tasks import answers
+from headrace.runtime.engine.finite import require_finite
+from headrace.runtime.tasks.classify import classification
+from headrace.runtime.tasks.token_classify import AGGREGATIONS, Aggregation, Entity, entities
+from headrace.runtime.tasks.vectors import normalise, similarity
 from headrace.runtime.text.tokenizer import Texts
 
 
@@ -34,7 +37,7 @@ def labels(count: int, activation: Activation, names: tuple[str, ...] | None = N
 
 
 def scores(logits: list[float], activation: Activation) -> list[float]:
-    return list(answers.classification(np.array(logits), labels(len(logits), activation)).scores.values())
+    return list(classification(np.array(logits), labels(len(logits), activation)).scores.values())
 
 
 def config(**facts: Any) -> SimpleNamespace:
@@ -45,7 +48,7 @@ def test_h1_one_label_is_a_sigmoid() -> None:
     """Case H1: never a softmax of one."""
     read = read_labels(config(id2label={0: "fits"}), Head.SEQUENCE, 1)
     assert read is not None
-    found = answers.classification(np.array([0.3]), read)
+    found = classification(np.array([0.3]), read)
     assert found.label == "fits"
     assert found.score == pytest.approx(0.5744, abs=1e-4)
     assert found.scores == {"fits": found.score}
@@ -55,7 +58,7 @@ def test_h2_several_labels_at_once_are_sigmoids() -> None:
     """Case H2."""
     read = read_labels(config(problem_type="multi_label_classification"), Head.SEQUENCE, 3)
     assert read is not None
-    found = answers.classification(np.array([2.0, -1.0, 0.0]), read)
+    found = classification(np.array([2.0, -1.0, 0.0]), read)
     assert list(found.scores.values()) == pytest.approx([0.8808, 0.2689, 0.5], abs=1e-4)
     assert found.label == "LABEL_0"
     assert found.score == found.scores["LABEL_0"]
@@ -65,7 +68,7 @@ def test_h3_regression_is_the_value_itself() -> None:
     """Case H3."""
     read = read_labels(config(problem_type="regression", id2label={0: "stars"}), Head.SEQUENCE, 1)
     assert read is not None
-    found = answers.classification(np.array([4.2]), read)
+    found = classification(np.array([4.2]), read)
     assert found.label == "stars"
     assert found.score == pytest.approx(4.2)
 
@@ -83,7 +86,7 @@ def test_h5_labels_keep_the_order_of_their_numbers() -> None:
     """Case H5: eleven labels with string keys."""
     read = read_labels(config(id2label={str(i): f"l{i}" for i in reversed(range(11))}), Head.SEQUENCE, 11)
     assert read is not None
-    found = answers.classification(np.arange(11), read)
+    found = classification(np.arange(11), read)
     assert list(found.scores) == [f"l{i}" for i in range(11)]
     assert found.label == "l10"
 
@@ -93,7 +96,7 @@ def test_h7_a_cross_encoder_of_three_labels_that_names_sigmoid() -> None:
     named = config(sentence_transformers={"activation_fn": "torch.nn.modules.activation.Sigmoid"})
     read = read_labels(named, Head.SEQUENCE, 3)
     assert read is not None
-    found = list(answers.classification(np.array([0.0, 1.0, -1.0]), read).scores.values())
+    found = list(classification(np.array([0.0, 1.0, -1.0]), read).scores.values())
     assert found == pytest.approx([0.5, 0.7311, 0.2689], abs=1e-4)
 
 
@@ -124,15 +127,15 @@ def facts(vocabulary: int) -> Program:
     )
 
 
-def as_entities(found: list[dict[str, Any]]) -> list[answers.Entity]:
+def as_entities(found: list[dict[str, Any]]) -> list[Entity]:
     return [
-        answers.Entity(one.get("entity") or one["entity_group"], one["score"], one["start"], one["end"], one["word"])
+        Entity(one.get("entity") or one["entity_group"], one["score"], one["start"], one["end"], one["word"])
         for one in found
     ]
 
 
-def assert_same(found: list[answers.Entity], expected: list[answers.Entity]) -> None:
-    def place(one: answers.Entity) -> Any:
+def assert_same(found: list[Entity], expected: list[Entity]) -> None:
+    def place(one: Entity) -> Any:
         return one.label, one.start, one.end, one.word
 
     assert [place(one) for one in found] == [place(one) for one in expected]
@@ -147,8 +150,8 @@ def recogniser() -> Any:
     return AutoModelForTokenClassification.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("aggregation", answers.AGGREGATIONS)
-def test_entities_equal_those_of_transformers(recogniser: Any, aggregation: answers.Aggregation) -> None:
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_entities_equal_those_of_transformers(recogniser: Any, aggregation: Aggregation) -> None:
     """Real weights: each text by transformers' pipeline, and by us from the logits that the model gives for our ids."""
     import torch
     from transformers import pipeline
@@ -162,7 +165,7 @@ def test_entities_equal_those_of_transformers(recogniser: Any, aggregation: answ
     for text, one in zip(TEXTS, encoded, strict=True):
         with torch.no_grad():
             logits = model(torch.from_numpy(one.ids)[None]).logits[0].numpy()
-        found = answers.entities(logits, read, text, one, aggregation)
+        found = entities(logits, read, text, one, aggregation)
         assert_same(found, as_entities(peer(text)))
         count += len(found)
     assert count >= 10
@@ -201,9 +204,9 @@ NAMES = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC", "X-odd-name", "B-O")
 
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
-@pytest.mark.parametrize("aggregation", answers.AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("kind", [wordpiece_tokenizer, byte_level_tokenizer, word_level_tokenizer])
-def test_entities_of_any_logits_equal_those_of_transformers(kind: Any, aggregation: answers.Aggregation) -> None:
+def test_entities_of_any_logits_equal_those_of_transformers(kind: Any, aggregation: Aggregation) -> None:
     """The pipeline's own post-processing, on logits in which every label meets every other."""
     import torch
     from transformers import TokenClassificationPipeline
@@ -226,21 +229,21 @@ def test_entities_of_any_logits_equal_those_of_transformers(kind: Any, aggregati
             "special_tokens_mask": torch.from_numpy(one.spans.special)[None],
         }
         expected = peer.postprocess([outputs], AggregationStrategy(aggregation))
-        assert_same(answers.entities(logits, read, text, one, aggregation), as_entities(expected))
+        assert_same(entities(logits, read, text, one, aggregation), as_entities(expected))
 
 
 def test_an_unknown_aggregation_is_refused() -> None:
     (one,) = Texts(byte_level_tokenizer(), facts(1000)).encode(["a"], truncate=None, offsets=True)
     with pytest.raises(InputError, match="aggregation is 'best'; choose from none, simple, first, average, max"):
-        answers.entities(np.zeros((1, 8)), labels(8, Activation.SOFTMAX), "a", one, "best")
+        entities(np.zeros((1, 8)), labels(8, Activation.SOFTMAX), "a", one, "best")
 
 
 def test_normalised_vectors_have_length_one_and_zero_stays_zero() -> None:
-    found = answers.normalise(np.array([[3.0, 4.0], [0.0, 0.0], [3e38, 0.0], [1e-30, 0]], np.float32))
+    found = normalise(np.array([[3.0, 4.0], [0.0, 0.0], [3e38, 0.0], [1e-30, 0]], np.float32))
     assert found.dtype == np.float32
     assert found[:3].tolist() == [pytest.approx([0.6, 0.8]), [0, 0], [1, 0]]
     assert np.isfinite(found).all()
-    assert answers.normalise(np.empty((0, 4))).shape == (0, 4)
+    assert normalise(np.empty((0, 4))).shape == (0, 4)
 
 
 def test_normalising_equals_torch() -> None:
@@ -248,16 +251,16 @@ def test_normalising_equals_torch() -> None:
 
     vectors = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
     expected = torch.nn.functional.normalize(torch.from_numpy(vectors), dim=-1).numpy()
-    np.testing.assert_allclose(answers.normalise(vectors), expected, atol=1e-7)
+    np.testing.assert_allclose(normalise(vectors), expected, atol=1e-7)
 
 
 def test_similarity_is_the_cosine_of_each_with_each() -> None:
     a, b = np.array([[1.0, 0.0], [2.0, 2.0], [0.0, 0.0]]), np.array([[5.0, 0.0], [0.0, -1.0]])
     expected = np.array([[1, 0], [0.70711, -0.70711], [0, 0]], np.float32)
-    np.testing.assert_allclose(answers.similarity(a, b), expected, atol=1e-5)
-    assert answers.similarity(a[0], b[0]).tolist() == [[1.0]]
+    np.testing.assert_allclose(similarity(a, b), expected, atol=1e-5)
+    assert similarity(a[0], b[0]).tolist() == [[1.0]]
     with pytest.raises(InputError, match=r"shape \(3, 2\) and \(1, 3\) cannot be compared"):
-        answers.similarity(a, np.ones((1, 3)))
+        similarity(a, np.ones((1, 3)))
 
 
 @pytest.mark.parametrize(
@@ -268,6 +271,6 @@ def test_similarity_is_the_cosine_of_each_with_each() -> None:
 def test_l5_values_that_are_not_finite_are_an_error(dtype: str, cure: str, bad: float) -> None:
     """Case L5: names the dtype and what has more room, and no null vector comes out."""
     with pytest.raises(NonFiniteError, match=rf"the embedding of text 3 holds .*ran in {dtype}\..*{cure}"):
-        answers.require_finite(np.array([1.0, bad]), "the embedding of text 3", dtype)
+        require_finite(np.array([1.0, bad]), "the embedding of text 3", dtype)
     fine = np.array([1.0, 2.0])
-    assert answers.require_finite(fine, "it", dtype) is fine
+    assert require_finite(fine, "it", dtype) is fine

@@ -89,6 +89,17 @@ def test_an_encoder_with_a_token_head(tiny: Any) -> None:
     assert [len(found) for found in model.token_classify(["w5 w6", ""])] == [2, 0]
 
 
+def test_a_task_is_answered_by_its_name_as_by_its_method(tiny: Any) -> None:
+    """And refused so."""
+    model = headrace.compile(tiny("bert", TOKEN), target="reference", tokenizer=bert_like())
+    texts = ["w5 w6", "w7"]
+    assert model.answer("token_classify", texts) == model.answer(None, texts) == model.token_classify(texts)
+    options = {"aggregation": "max", "batch_size": 1}
+    assert model.answer("token_classify", texts, **options) == model.token_classify(texts, **options)
+    with pytest.raises(headrace.TaskNotEnabledError, match="The task embed is not supported"):
+        model.answer("embed", texts)
+
+
 def test_nothing_offered(tiny: Any) -> None:
     """C4: an empty set and no exception from `.tasks` on any stage; asking says why."""
     traced = headrace.trace(tiny("bert", "AutoModelForQuestionAnswering"))

@@ -15,7 +15,7 @@ import headrace
 from headrace.errors import InputError
 from headrace.ir import Input
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.tasks.answers import similarity
+from headrace.runtime.tasks.vectors import similarity
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import many
 from tests.runtime.text.test_ids import checked

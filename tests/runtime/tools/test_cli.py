@@ -17,6 +17,7 @@ import pytest
 
 import headrace
 from headrace.examples.demo_decoder import write_decoder
+from headrace.runtime.tasks.records import shortest
 from headrace.runtime.tools import cli
 from headrace.runtime.tools.cli import lines
 from headrace.runtime.tools.cli.console import option_words
@@ -206,9 +207,9 @@ def test_no_lines_give_no_answers(headrace_: Any) -> None:
 
 
 def test_numbers_have_no_digits_that_float32_has_not() -> None:
-    assert lines.shortest(float(np.float32(0.1))) == 0.1
+    assert shortest(float(np.float32(0.1))) == 0.1
     value = float(np.float32(1 / 3))
-    assert np.float32(lines.shortest(value)) == np.float32(value)
+    assert np.float32(shortest(value)) == np.float32(value)
 
 
 # Reading a model

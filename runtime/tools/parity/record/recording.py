@@ -15,12 +15,11 @@ from headrace import graphs
 from headrace.backends import backend as find_backend
 from headrace.errors import InputError, ParityError
 from headrace.frontend.load.checkpoint import find_folder
-from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, Program, Task
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.api import Traced
 from headrace.runtime.artifact.export_onnx import without_places
 from headrace.runtime.artifact.places import new_folder, require_place
-from headrace.runtime.engine.engine import NOT_YET
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.tools.parity.bundle import (
     MANIFEST,
@@ -105,9 +104,9 @@ def record(
 
 def _task(analysed: Program, wish: str | None) -> Task:
     chosen, _ = select(analysed, wish)
-    if chosen in NOT_YET and wish is None:
+    if chosen is not None and TASK_RULES[chosen].lacks and wish is None:
         chosen, _ = select(analysed, Task.EMBED)
-    if chosen is None or chosen in NOT_YET:
+    if chosen is None or TASK_RULES[chosen].lacks:
         raise ParityError(f"No answer can be compared: this version runs no {chosen or 'task'} of this model.")
     return chosen
 

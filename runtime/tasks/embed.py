@@ -1,0 +1,45 @@
+"""embed: one vector a text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InputError
+from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt
+from headrace.runtime.tasks.records import shortest
+from headrace.runtime.tasks.vectors import normalise
+from headrace.runtime.text.validate import counts, require_choice
+
+
+def embed(
+    call: Call,
+    texts: Any,
+    normalize: Annotated[bool | None, "To unit length."] = None,
+    dimensions: Annotated[int | None, "Keep the first so many."] = None,
+    prompt: Prompt = None,
+) -> NDArray[np.float32]:
+    """See `CompiledModel.embed`."""
+    width = call.lane().program.signature.outputs[0].width
+    require_choice("normalize", normalize)
+    if dimensions is not None and not (counts(dimensions) and dimensions <= width):
+        met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
+        raise InputError(f"{met}: choose from 1 to {width}.")
+    pooling = call.program.facts.pooling
+    to_unit = bool(pooling and pooling.normalize) if normalize is None else normalize
+    listed = call.drawn(texts)
+    vectors = np.empty((len(listed), dimensions or width), np.float32)
+    for places, rows in call.answered(listed, prompt=prompt):
+        kept = np.asarray(rows)[:, :dimensions]
+        vectors[list(places)] = normalise(kept) if to_unit else kept
+    return vectors
+
+
+def record(vector: NDArray[np.float32]) -> dict[str, Any]:
+    """A vector as JSON."""
+    return {"embedding": [shortest(value) for value in vector]}
+
+
+TASK = Answering(embed, Command('One vector a text: {"embedding": [...]}.', record))

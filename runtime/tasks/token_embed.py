@@ -1,0 +1,19 @@
+"""token_embed: one vector a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.runtime.tasks.interface import Answering, Call, Prompt
+
+
+def token_embed(call: Call, texts: Any, prompt: Prompt = None) -> list[NDArray[np.float32]]:
+    """See `CompiledModel.token_embed`."""
+    call.lane()
+    return call.rows(call.drawn(texts), prompt=prompt)
+
+
+TASK = Answering(token_embed)

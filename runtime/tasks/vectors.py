@@ -1,0 +1,85 @@
+"""Vectors: at unit length, and how near they are. Numpy in, numpy out."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headrace.errors import InputError
+from headrace.ir import Similarity
+from headrace.runtime.text.validate import read_array
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+def normalise(vectors: ArrayLike) -> Floats:
+    """Vectors [..., d] at unit length; a zero vector stays zero."""
+    values = np.asarray(vectors, np.float64)  # squares of large float32 values overflow
+    lengths = np.linalg.norm(values, axis=-1, keepdims=True)
+    unit: Floats = (values / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit
+
+
+def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -> Floats:
+    """How near vectors [n, d] and [m, d] are, [n, m]; a single vector [d] counts as one row.
+
+    Args:
+        by: what compares them; distances come negated, so that more is nearer.
+
+    Raises:
+        InputError: vectors of different widths.
+    """
+    try:
+        left, right = (np.atleast_2d(_numbers(given)).astype(np.float64) for given in (a, b))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # a tensor refuses by the last
+        raise InputError(
+            f"{reprlib.repr(a)} and {reprlib.repr(b)} cannot be compared as vectors ({error}); arrays [n, d] of "
+            "numbers are accepted, as embed returns them."
+        ) from error
+    if left.shape[-1] != right.shape[-1] or left.ndim != 2 or right.ndim != 2:
+        raise InputError(
+            f"Vectors of shape {np.shape(a)} and {np.shape(b)} cannot be compared; [n, d] and [m, d] of one width "
+            "are accepted."
+        )
+    compared: Floats = COMPARED[by](left, right).astype(np.float32)
+    return compared
+
+
+def _cosines(left: Doubles, right: Doubles) -> Doubles:
+    return _dots(*(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12) for rows in (left, right)))
+
+
+def _dots(left: Doubles, right: Doubles) -> Doubles:
+    dots: Doubles = left @ right.T
+    return dots
+
+
+def _distances(order: int, left: Doubles, right: Doubles) -> Doubles:
+    """Negated, a row at a time: the differences of all with all take a width's times more memory."""
+    rows = [-np.linalg.norm(row - right, ord=order, axis=-1) for row in left]
+    return np.stack(rows) if rows else np.empty((0, len(right)))
+
+
+COMPARED: dict[Similarity, Callable[[Doubles, Doubles], Doubles]] = {
+    Similarity.COSINE: _cosines,
+    Similarity.DOT: _dots,
+    Similarity.EUCLIDEAN: partial(_distances, 2),
+    Similarity.MANHATTAN: partial(_distances, 1),
+}
+
+
+def _numbers(given: Any) -> NDArray[Any]:
+    array, why = read_array(given)
+    if array is None:
+        raise TypeError(why)
+    if not array.ndim:
+        raise TypeError("a vector has an axis")
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{array.dtype} values are no real numbers")
+    return array

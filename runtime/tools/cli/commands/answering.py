@@ -1,0 +1,95 @@
+"""The commands that answer texts, one a task that has one: made of the task's module and the options that all share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, get_args
+
+import typer
+
+from headrace.ir import TASK_RULES, OutputKind, Task
+from headrace.runtime.tasks.interface import Answering, Command
+from headrace.runtime.tasks.registry import commands
+from headrace.runtime.tools.cli import lines
+from headrace.runtime.tools.cli.opening import Opening, serve, several
+from headrace.runtime.tools.cli.options import (
+    BatchSize,
+    Dtype,
+    Input,
+    MaxLength,
+    Model,
+    Plain,
+    Pooling,
+    Prefill,
+    Revision,
+    Target,
+    Texts,
+    TokenBudget,
+    Tokenizer,
+    Truncate,
+    Trust,
+    TrustCode,
+)
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the command of every task that has one."""
+    for task, found, command in commands():
+        app.command(name=task.replace("_", "-"), help=command.says)(_command(task, found, command))
+
+
+def _command(task: Task, found: Answering, command: Command) -> Callable[..., None]:
+    """The function that the command runs. Its signature, which typer reads, has the task's own options for `own`."""
+    options = list(_own_options(found))
+
+    def run(  # noqa: PLR0913 - a command's options are its arguments
+        model: Model,
+        texts: Texts = None,
+        *,
+        input_: Input = None,
+        plain: Plain = False,
+        target: Target = "auto",
+        dtype: Dtype = None,
+        max_length: MaxLength = None,
+        truncate: Truncate = None,
+        batch_size: BatchSize = None,
+        token_budget: TokenBudget = None,
+        pooling: Pooling = None,
+        prefill: Prefill = None,
+        tokenizer: Tokenizer = None,
+        revision: Revision = None,
+        trust_remote_code: TrustCode = False,
+        trust: Trust = False,
+        **own: Any,
+    ) -> None:
+        opening = Opening(
+            model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
+            token_budget, trust=trust,
+        )  # fmt: skip
+
+        def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
+            return map(command.record, compiled.answer(task, chunk, truncate=truncate, batch_size=batch_size, **own))
+
+        serve(opening, task, lines.Source(texts or [], input_, plain, command.pairs), answer)
+
+    vars(run)["__signature__"] = _signature(run, task, options)
+    return run
+
+
+def _signature(run: Callable[..., None], task: Task, own: list[inspect.Parameter]) -> inspect.Signature:
+    """What all commands take, with the task's own options before the others; pooling where it makes the answer."""
+    shared = inspect.signature(run, eval_str=True)
+    left_out = {"own"} if OutputKind.EMBEDDING in TASK_RULES[task].outputs else {"own", "pooling"}
+    kept = [parameter for name, parameter in shared.parameters.items() if name not in left_out]
+    named = [parameter for parameter in kept if parameter.kind is parameter.KEYWORD_ONLY]
+    return shared.replace(parameters=[*kept[: len(kept) - len(named)], *own, *named])
+
+
+def _own_options(found: Answering) -> Iterator[inspect.Parameter]:
+    """The parameters of a task's function past the call and the texts, as options with the words beside their types."""
+    _, _, *own = inspect.signature(found.answer, eval_str=True).parameters.values()
+    for parameter in own:
+        type_, words = get_args(parameter.annotation)
+        option = typer.Option(parameter.default, help=words)
+        yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=type_, default=option)
