@@ -245,7 +245,7 @@ def test_a_wrapper_answers_as_the_model_inside(traced, tiny, name, body, whole):
     made = trace(checkpoint(wrapped(model, body)))
     program = analyse(made.program, made.behaviour)
     inner = traced(name).program
-    assert program.signature.input_names == (inner.input_names if whole else ("input_ids", "attention_mask"))
+    assert program.signature.input_names == (inner.signature.input_names if whole else ("input_ids", "attention_mask"))
     ids = token_ids(9, batch=2)
     with torch.no_grad():
         expected = model(ids).last_hidden_state

@@ -46,7 +46,7 @@ def test_a_processors_size_comes_before_the_configs(tmp_path):
 
 def test_a_size_that_the_model_does_not_take_is_passed_over():
     """The processor's size is wrong for a ViT, whose position table has one size; the config's is right."""
-    assert traced_of(build("vit"), processor={"size": {"height": 32, "width": 32}}).inputs[0].axes == IMAGE
+    assert traced_of(build("vit"), processor={"size": {"height": 32, "width": 32}}).signature.inputs[0].axes == IMAGE
 
 
 def test_no_size_that_fits_is_refused_with_what_was_tried():
@@ -88,7 +88,7 @@ def test_a_pooler_without_weights_is_not_taken():
     taken = traced_of(build("vit"))
     assert (taken.pooling.kinds, taken.pooling.assumed) == ((), True)
     left = traced_of(build("vit"), missing=("pooler.dense.weight", "pooler.dense.bias"))
-    assert left.pooling.kinds == (PoolKind.MEAN,)
+    assert left.facts.pooling.kinds == (PoolKind.MEAN,)
 
 
 def test_ones_own_vector_can_be_asked_for_and_refused(tiny):

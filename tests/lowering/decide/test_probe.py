@@ -149,7 +149,7 @@ def test_a_corrupted_annotation_is_refused(probed, name, changes, declared, seen
 
 
 def test_the_same_model_uncorrupted_is_proven(probed):
-    assert {spec.verdict for spec in probed("mistral-bidirectional", {}).attention} == {Verdict.PROVEN}
+    assert {spec.verdict for spec in probed("mistral-bidirectional", {}).nodes.attention} == {Verdict.PROVEN}
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,10 @@ def test_a_wrapper_routes_as_the_model_inside(analysed, name):
 
     made = trace(checkpoint(Somebodys(build(name))))
     program, inner = analyse(made.program, made.behaviour), analysed(name)
-    assert program.decision.route == inner.route
+    assert program.decision.route == inner.decision.route
     assert program.decision.tasks == inner.tasks
-    assert program.signature.inputs == inner.inputs
-    assert [s.type for s in program.nodes.attention] == [s.type for s in inner.attention]
+    assert program.signature.inputs == inner.signature.inputs
+    assert [s.type for s in program.nodes.attention] == [s.type for s in inner.nodes.attention]
 
 
 def test_leaves_all_but_the_route_alone(analysed):
