@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from headrace.ir.facts import Limits
-from headrace.ir.signature import PER_TOKEN_OUTPUTS, Input, OutputKind
+from headrace.ir.signature import PER_TOKEN_OUTPUTS, Input, OutputKind, Role
 from headrace.verify.view import View, dtype, shape
 
 Breach = tuple[str, str]
@@ -50,6 +50,16 @@ def _misplaced(view: View, given: Input) -> Iterator[Breach]:
                 yield given.name, f"the program says {axis.size} for {axis.name}, the graph {size}"
 
 
+def input_roles(view: View) -> Iterator[Breach]:
+    """No two inputs have one role, by which steps are fed, and arrays alone hold numbers that are not whole."""
+    counts = Counter(given.role for given in view.program.signature.inputs)
+    for given in view.program.signature.inputs:
+        if counts[given.role] > 1:
+            yield given.name, f"{counts[given.role]} inputs hold {given.role}"
+        if given.is_array == given.dtype.startswith("int"):
+            yield given.name, f"it holds {given.role} in {given.dtype}"
+
+
 def dynamic_shapes(view: View) -> Iterator[Breach]:
     """Every axis of an input that a call may choose is still symbolic."""
     for given in view.program.signature.inputs:
@@ -83,17 +93,17 @@ def output_widths(view: View) -> Iterator[Breach]:
 
 def vocabulary(view: View) -> Iterator[Breach]:
     """Token ids lie in a vocabulary that has some, and so do types and the marker; of arrays it is empty."""
-    program = view.program
-    ids = "input_ids" in program.signature.input_names
-    if program.signature.vocabulary < (1 if ids else 0):
-        yield "input_ids", f"a vocabulary of {program.signature.vocabulary}"
-    if program.signature.token_types is not None and program.signature.token_types < 1:
-        yield "token_type_ids", f"{program.signature.token_types} token types"
-    if program.signature.marker is not None and not 0 <= program.signature.marker < program.signature.vocabulary:
-        yield (
-            "input_ids",
-            f"the marker {program.signature.marker} is outside of a vocabulary of {program.signature.vocabulary}",
-        )
+    said = view.program.signature
+    if said.vocabulary < said.has(Role.IDS):
+        yield _place(view, Role.IDS), f"a vocabulary of {said.vocabulary}"
+    if said.token_types is not None and said.token_types < 1:
+        yield _place(view, Role.TYPES), f"{said.token_types} token types"
+    if said.marker is not None and not 0 <= said.marker < said.vocabulary:
+        yield _place(view, Role.IDS), f"the marker {said.marker} is outside of a vocabulary of {said.vocabulary}"
+
+
+def _place(view: View, role: Role) -> str:
+    return view.program.signature.name(role) or role
 
 
 def limits(view: View) -> Iterator[Breach]:
@@ -103,13 +113,11 @@ def limits(view: View) -> Iterator[Breach]:
     for name, bound in bounds.items():
         if bound.length is not None and bound.length < 1:
             yield name, f"at most {bound.length} tokens ({bound.why})"
-    if program.facts.positions.offset < 0:
-        yield "position_ids", f"positions from {program.facts.positions.offset}"
-    if program.facts.positions.table is not None and program.facts.positions.table <= program.facts.positions.offset:
-        yield (
-            "position_ids",
-            f"positions from {program.facts.positions.offset} in a table of {program.facts.positions.table} rows",
-        )
+    where = program.facts.positions
+    if where.offset < 0:
+        yield _place(view, Role.POSITIONS), f"positions from {where.offset}"
+    if where.table is not None and where.table <= where.offset:
+        yield _place(view, Role.POSITIONS), f"positions from {where.offset} in a table of {where.table} rows"
     if program.signature.rows is not None and program.signature.rows < 1:
         yield "rows", f"{program.signature.rows} hidden rows"
 

@@ -26,6 +26,7 @@ from headrace.ir import (
     Program,
     Quantized,
     RecurrentSpec,
+    Role,
     Route,
     Stage,
     State,
@@ -143,6 +144,14 @@ def without(name: str) -> Change:
     return lambda program: program.with_(inputs=tuple(one for one in program.signature.inputs if one.name != name))
 
 
+def role_of_first(*roles: Role) -> Change:
+    """The first inputs have these roles."""
+    return lambda program: program.with_(
+        inputs=tuple(replace(one, role=role) for one, role in zip(program.signature.inputs, roles, strict=False))
+        + program.signature.inputs[len(roles) :]
+    )
+
+
 def first_output(**changes: Any) -> Change:
     return lambda program: program.with_(
         outputs=(replace(program.signature.outputs[0], **changes), *program.signature.outputs[1:])
@@ -169,7 +178,7 @@ BROKEN = [
     Broken("two nodes of one name", mangled(one_name_twice), EVERY, "node_names", ""),
     Broken(
         "a ghost input",
-        lambda p: p.with_(inputs=(*p.signature.inputs, Input("ghost"))),
+        lambda p: p.with_(inputs=(*p.signature.inputs, Input("ghost", Role.TARGET_IDS))),
         EVERY,
         "inputs_placed",
         "ghost",
@@ -183,6 +192,8 @@ BROKEN = [
         "inputs_placed",
         "input_ids",
     ),
+    Broken("two inputs of one role", role_of_first(Role.TYPES, Role.TYPES), EVERY, "input_roles", "input_ids"),
+    Broken("whole numbers called an array", role_of_first(Role.ARRAY), EVERY, "input_roles", "input_ids"),
     Broken("inputs out of order", lambda p: p.with_(inputs=p.signature.inputs[::-1]), EVERY, "inputs_placed", ""),
     Broken(
         "an output that no node makes",
@@ -196,7 +207,7 @@ BROKEN = [
     Broken("a vocabulary of less than nothing", facts(vocabulary=-5), EVERY, "vocabulary", "input_ids"),
     Broken("a vocabulary of nothing", facts(vocabulary=0), EVERY, "vocabulary", "input_ids"),
     Broken("a marker that is no token", facts(marker=96), EVERY, "vocabulary", "input_ids"),
-    Broken("no token types", facts(token_types=0), EVERY, "vocabulary", "token_type_ids"),
+    Broken("no token types", facts(token_types=0), EVERY, "vocabulary", "token_type"),
     Broken("room for no token", facts(limits=Limits(0, "made by hand")), EVERY, "limits", "limits"),
     Broken("room for no target", facts(target_limits=Limits(-1, "")), EVERY, "limits", "target_limits"),
     Broken("no hidden rows", facts(rows=0), EVERY, "limits", "rows"),

@@ -14,7 +14,6 @@ from headrace.frontend.facts.config_claims import read_labels
 from headrace.ir import (
     Activation,
     Head,
-    Input,
     Labels,
     Limits,
     Output,
@@ -27,6 +26,7 @@ from headrace.ir import (
 )
 from headrace.runtime.tasks import answers
 from headrace.runtime.text.tokenizer import Texts
+from tests.synthetic import token_inputs
 
 
 def labels(count: int, activation: Activation, names: tuple[str, ...] | None = None) -> Labels:
@@ -115,7 +115,7 @@ def facts(vocabulary: int) -> Program:
         source=Source("test", "", (), 0),
         stage=Stage.TYPED,
         dtype="float32",
-        inputs=(Input("input_ids"),),
+        inputs=token_inputs("input_ids"),
         outputs=(Output("logits", OutputKind.TOKEN_LOGITS, 8),),
         head=Head.TOKEN,
         vocabulary=vocabulary,
