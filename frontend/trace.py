@@ -16,7 +16,7 @@ from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import evaluating
 from headrace.frontend.eager.run import DryRun, dry_run, special_ids, without_target
-from headrace.frontend.eager.signature import DECODED, CallSignature, Served, positions, sample, signature
+from headrace.frontend.eager.signature import DECODED, ROLES, CallSignature, Served, positions, sample, signature
 from headrace.frontend.export.exporter import export, free_axes
 from headrace.frontend.facts.array_axes import fit_arrays
 from headrace.frontend.facts.config_claims import config_hash, read_claims, read_labels
@@ -113,7 +113,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         served = _served(checkpoint, accepted, seen, kinds, pooling).eval()
         inputs = _sample(config, accepted, seen.vocabulary, offset)
         arrays = {one.name: one for one in accepted.arrays}
-        given = tuple(arrays.get(name) or Input(name, axes=_axes(name)) for name in inputs)
+        given = tuple(arrays.get(name) or Input(name, ROLES[name], axes=_axes(name)) for name in inputs)
         exported = export(served, inputs, given, config, additive=seen.reads_masks)
         exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
     where, limits = _lengths(exported, config, accepted, offset, inputs)

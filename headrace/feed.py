@@ -1,29 +1,90 @@
-"""Made-up arrays for inputs that are not token ids: what tracing, probing and measuring run a model on."""
+"""The inputs of a step, by what each holds, and texts to feed. Numpy alone: exported models run without torch."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from typing import Any
 
-from headrace.ir import Input
+import numpy as np
+from numpy.typing import NDArray
 
-# The axes along which an input's parts follow one another; the others hold what one part is made of.
-ALONG = ("samples", "frames", "height")
+from headrace.ir import Program, Role, Signature
 
-
-def draw(given: Input, batch: int, rows: int, seed: int = 0) -> Tensor:
-    """Normal noise for a float32 input: fixed axes at their size, the others as large as so many rows need."""
-    _, *axes = given.axes
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn((batch, *(axis.at(rows) for axis in axes)), generator=generator)
+# torch.export gives one sequence a graph of its own, so a row holds two, the second empty if need be.
+SEQUENCES = 2
+Types = Sequence[Sequence[int] | NDArray[np.int64] | None]
 
 
-def with_new_end(values: Tensor, given: Input, seed: int = 1) -> Tensor:
-    """A copy whose last quarter is drawn anew: of an image the lower strip, else the end of the sequence."""
-    end = next(place for place, axis in enumerate(given.axes) if axis.name in ALONG)
-    size = values.shape[end]
-    kept = size - max(1, size // 4)
-    drawn = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed))
-    changed = values.clone()
-    changed.narrow(end, kept, size - kept).copy_(drawn.narrow(end, kept, size - kept))
-    return changed
+def padded(
+    ids: Sequence[Any],
+    types: Types = (),
+    *,
+    offset: int = 0,
+    width: int | None = None,
+    left: bool = False,
+) -> dict[Role, NDArray[np.int64]]:
+    """Sequences a row each: int64 [sequences, width].
+
+    Padding takes the first position, so that no width reaches past a position table, and the first token id: the mask
+    alone says what is padding.
+
+    Args:
+        types: the token types of each, None for zeros; empty where all are zeros.
+        offset: the first position.
+        width: of the rows; None takes the longest sequence's.
+        left: whether the padding comes first.
+    """
+    width = width or max(map(len, ids))
+    tokens, mask, positions, kinds = np.zeros((4, len(ids), width), np.int64)
+    counted = np.arange(width)
+    for row, own in enumerate(ids):
+        place = slice(width - len(own), width) if left else slice(len(own))
+        tokens[row, place], mask[row, place], positions[row, place] = own, 1, counted[: len(own)]
+        if types and (own_types := types[row]) is not None:
+            kinds[row, place] = own_types
+    positions += offset
+    return {Role.IDS: tokens, Role.PADDING: mask, Role.POSITIONS: positions, Role.TYPES: kinds}
+
+
+def packed(
+    program: Program, ids: Sequence[Any], types: Types = (), *, width: int | None = None
+) -> dict[Role, NDArray[Any]]:  # fmt: skip
+    """What a packed program takes of sequences after one another: int64 [1, width], offsets int32 [sequences + 1].
+
+    Filling at the end belongs to no sequence; it takes the first token id and the first position.
+
+    Args:
+        types: the token types of each, None for zeros; empty where all are zeros.
+        width: of the row; None takes as much as the sequences.
+    """
+    lengths = np.array([len(one) for one in ids])
+    ends = lengths.cumsum()
+    total = int(ends[-1])
+    offsets = np.empty(max(len(ids), SEQUENCES) + 1, np.int32)
+    offsets[0], offsets[1 : len(ids) + 1], offsets[len(ids) + 1 :] = 0, ends, total
+    roles = [given.role for given in program.signature.inputs if given.role is not Role.OFFSETS]
+    rows = np.zeros((len(roles), 1, width or total), np.int64)
+    made: dict[Role, NDArray[Any]] = dict(zip(roles, rows, strict=True))
+    np.concatenate(ids, out=made[Role.IDS][0, :total])
+    if Role.POSITIONS in made:
+        made[Role.POSITIONS][0, :total] = np.arange(total) - (ends - lengths).repeat(lengths)
+        made[Role.POSITIONS] += program.facts.positions.offset
+    if Role.TYPES in made and any(one is not None for one in types):
+        kinds = [np.zeros(len(own), np.int64) if one is None else one for own, one in zip(ids, types, strict=True)]
+        made[Role.TYPES][0, :total] = np.concatenate(kinds)
+    return made | {Role.OFFSETS: offsets}
+
+
+def marked(signature: Signature, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ids of which the last, as tokenizers put it, and no other is the token that the head looks for, if it does."""
+    if signature.marker is None:
+        return ids
+    made = np.where(ids == signature.marker, (signature.marker + 1) % signature.vocabulary, ids)
+    made[-1:] = signature.marker
+    return made
+
+
+def random_ids(signature: Signature, random: np.random.Generator, length: int, first: int = 0) -> NDArray[np.int64]:
+    """A text of pseudorandom tokens, none below `first` where the vocabulary has so many."""
+    least = min(first, signature.vocabulary - 1)
+    return marked(signature, random.integers(least, signature.vocabulary, length, np.int64))

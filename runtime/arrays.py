@@ -18,9 +18,6 @@ from headrace.ir import Axis, Input, Program
 from headrace.ir.printer import axes_text
 from headrace.runtime.text.validate import counts, read_array
 
-# The transformers class that makes each input of files.
-PROCESSORS = {"pixel_values": "AutoImageProcessor"}
-OTHER_PROCESSOR = "AutoFeatureExtractor"
 LARGEST = np.finfo(np.float32).max
 
 
@@ -140,7 +137,8 @@ class Arrays:
 
     def _refusal(self, met: str) -> InputError:
         name = self._input.name
-        maker = PROCESSORS.get(name, OTHER_PROCESSOR)
+        # The transformers class that makes such arrays of files: images have a height.
+        maker = "AutoImageProcessor" if any(axis.name == "height" for axis in self._axes) else "AutoFeatureExtractor"
         return InputError(
             f"{met}; the model reads {self._described()}, one a request. Headrace decodes no files and resamples "
             f"nothing: make the arrays with the model's own processor, transformers.{maker}, "

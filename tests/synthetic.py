@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.ir import (
+    OFFSETS,
     Activation,
     AttentionSpec,
     AttentionType,
@@ -18,11 +19,19 @@ from headrace.ir import (
     Positions,
     PositionSource,
     Program,
+    Role,
     Source,
     Stage,
     Window,
 )
 
+ROLES = {
+    "input_ids": Role.IDS,
+    "attention_mask": Role.PADDING,
+    "position_ids": Role.POSITIONS,
+    "token_type_ids": Role.TYPES,
+    OFFSETS: Role.OFFSETS,
+}
 MASKS = {
     AttentionType.DECODER: (MaskKind.CAUSAL, Window(-1, 0)),
     AttentionType.ENCODER_ONLY: (MaskKind.BIDIRECTIONAL, Window()),
@@ -59,6 +68,11 @@ def labels(count: int) -> Labels:
     return Labels(tuple(f"L{i}" for i in range(count)), Activation.SOFTMAX, "made by hand")
 
 
+def token_inputs(*names: str) -> tuple[Input, ...]:
+    """Inputs [batch, sequence] by the names that transformers gives them."""
+    return tuple(Input(name, ROLES[name]) for name in names)
+
+
 def facts(*types: AttentionType, **changes: Any) -> Program:
     """A typed program without a graph, with one attention a type."""
     plain: dict[str, Any] = {
@@ -66,7 +80,7 @@ def facts(*types: AttentionType, **changes: Any) -> Program:
         "source": Source("made by hand", "", (), 0),
         "stage": Stage.TYPED,
         "dtype": "float32",
-        "inputs": (Input("input_ids"), Input("attention_mask")),
+        "inputs": token_inputs("input_ids", "attention_mask"),
         "outputs": (Output("hidden", OutputKind.HIDDEN, 8),),
         "head": Head.NONE,
         "vocabulary": 96,
@@ -86,12 +100,12 @@ def program_of(module: Any, *inputs: str, dynamic: bool = True, **changes: Any) 
 
     from headrace.ops.attention import ATTENTION
 
-    given = {name: torch.randint(3, 90, (2, 7), generator=torch.Generator().manual_seed(0)) for name in inputs}
+    drawn = {name: torch.randint(3, 90, (2, 7), generator=torch.Generator().manual_seed(0)) for name in inputs}
     shape = {0: Dim("batch", min=1), 1: Dim("sequence", min=1)}
-    shapes = dict.fromkeys(given, shape) if dynamic else None
+    shapes = dict.fromkeys(drawn, shape) if dynamic else None
     with torch.no_grad():
-        exported = export(module.eval(), (), kwargs=given, dynamic_shapes=shapes, strict=False)
+        exported = export(module.eval(), (), kwargs=drawn, dynamic_shapes=shapes, strict=False)
     exported = exported.run_decompositions({})
     calls = sum(node.target is ATTENTION for node in exported.graph.nodes)
-    plain = {"exported": exported, "inputs": tuple(map(Input, inputs)), "stage": Stage.TRACED, "attention_calls": calls}
+    plain = {"exported": exported, "inputs": token_inputs(*inputs), "stage": Stage.TRACED, "attention_calls": calls}
     return facts(**(plain | changes))

@@ -17,6 +17,14 @@ PAST_THE_FRONTEND = ("lowering", "backends", "runtime")
 
 # Evidence that contract A1 and D5 forbid: it says what a model is called, not what it computes.
 NAMES_OF_MODELS = {"__class__", "model_type", "architectures"}
+NAMES_OF_INPUTS = {"input_ids", "attention_mask", "position_ids", "token_type_ids"}
+NAMES_OF_INPUTS |= {"decoder_input_ids", "decoder_attention_mask", "pixel_values", "input_values", "input_features"}
+# Where names come in from outside, or go out: of an ONNX file, of a tokenizer, of manifests that say no roles.
+BORDERS = {
+    "headrace.backends.onnx.names",
+    "headrace.runtime.text.tokenizer_keys",
+    "headrace.runtime.artifact.older",
+}
 CLASSES_OF_MODELS = {"Module", "PreTrainedModel", "PretrainedConfig", "PreTrainedConfig"}
 # Parameters are tensors, and asking for one is fine.
 NO_MODULES = ("torch.nn.Parameter", "torch.nn.parameter.")
@@ -133,6 +141,17 @@ def transformers_offences(source: str, module: str) -> list[str]:
         )
         used = {name for name in used if not harmless.match(name) or name.startswith("transformers.models")}
     return sorted(f"{module} uses {name}" for name in used)
+
+
+def naming_offences(source: str, module: str) -> list[str]:
+    """Names that transformers gives a model's inputs: past the frontend an input is known by its role."""
+    if module.startswith("headrace.frontend.") or module in BORDERS:
+        return []
+    return [
+        f"{module}:{node.lineno}: {node.value}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and node.value in NAMES_OF_INPUTS
+    ]
 
 
 def evidence_offences(source: str, module: str) -> list[str]:
@@ -273,6 +292,20 @@ def test_private_rule() -> None:
     assert not private_offences("from torch._ops import OpOverload", "headrace.compat.torch")
     assert not private_offences("from torch.utils import data", "headrace.graphs.run")
     assert not private_offences("import torch\ntorch.ops.aten._softmax.default", "headrace.graphs.run")
+
+
+def test_inputs_are_known_by_their_roles_past_the_frontend() -> None:
+    found = [offence for name, file in modules().items() for offence in naming_offences(file.read_text(), name)]
+    assert not found, "\n".join(found)
+    assert set(modules()) >= BORDERS
+
+
+def test_naming_rule() -> None:
+    assert naming_offences('ids = inputs["input_ids"]', "headrace.lowering.pipeline")
+    assert naming_offences('PADDING = ("attention_mask",)', "headrace.verify.nodes")
+    assert not naming_offences('ids = inputs["input_ids"]', "headrace.frontend.eager.run")
+    assert not naming_offences('IDS = "input_ids"', "headrace.backends.onnx.names")
+    assert not naming_offences("def read(token_type_ids):\n    return 'no token_type_ids'", "headrace.runtime.model")
 
 
 def test_tools_rule() -> None:

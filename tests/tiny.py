@@ -440,6 +440,6 @@ def rows_of(program: Any, ids: Any, mask: Any = None) -> Any:
 
 def arrays(program: Any, count: int = 1, rows: int = 7, seed: int = 0) -> list[Any]:
     """That many random requests, without a batch axis, for a program that reads arrays."""
-    from headrace.feed import draw
+    from headrace.sample import draw
 
     return [draw(program.signature.arrays[0], 1, rows, seed=1000 * seed + number)[0].numpy() for number in range(count)]

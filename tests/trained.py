@@ -11,7 +11,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from headrace.ir import (
     Head,
-    Input,
     Limits,
     Output,
     OutputKind,
@@ -22,6 +21,7 @@ from headrace.ir import (
     Stage,
 )
 from headrace.runtime.text.encoded import Encoded
+from tests.synthetic import token_inputs
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CORPUS = [
@@ -39,7 +39,7 @@ def program(**facts: Any) -> Program:
         "source": Source("test", "", (), 0),
         "stage": Stage.TYPED,
         "dtype": "float32",
-        "inputs": tuple(map(Input, ("input_ids", "attention_mask", "position_ids", "token_type_ids"))),
+        "inputs": token_inputs("input_ids", "attention_mask", "position_ids", "token_type_ids"),
         "outputs": (Output("hidden", OutputKind.HIDDEN, 8),),
         "head": Head.NONE,
         "vocabulary": 1_000_000,

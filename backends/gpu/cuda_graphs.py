@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from headrace import sample
 from headrace.backends.gpu.memory import ran_out
-from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program, Role
 
 # Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
 SHORT_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -45,7 +47,8 @@ class Replays:
         Args:
             run: the compiled program; takes its inputs by position, on the device.
         """
-        self._run, self._names, self._offset = run, program.signature.input_names, program.facts.positions.offset
+        self._run, self._names = run, program.signature.input_names
+        self._ids, self._sample = str(program.signature.name(Role.IDS)), partial(sample.even_row, program)
         self._per_token = program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
         self._seen: Counter[Shape] = Counter()
         self._long: dict[Shape, Capture] = {}
@@ -62,7 +65,7 @@ class Replays:
             The output, which the next replay overwrites; None where the row is too long to be captured, or is new.
         """
         count = inputs[OFFSETS].shape[0] - 1
-        shape = shape_of(inputs["input_ids"].shape[1], count)
+        shape = shape_of(inputs[self._ids].shape[1], count)
         capture = self._short.get(shape) or self._long.get(shape) or self._captured(shape)
         if capture is None:
             return None
@@ -100,11 +103,7 @@ class Replays:
         return None
 
     def _capture(self, shape: Shape, pool: Any) -> Capture:
-        sample = {name: torch.zeros((1, shape.tokens), dtype=torch.int64) for name in self._names}
-        sample[OFFSETS] = torch.tensor([0, shape.tokens], dtype=torch.int32)
-        if "position_ids" in sample:
-            sample["position_ids"] += self._offset
-        staged = _staged(sample, self._names, shape).cuda()
+        staged = _staged(self._sample(*shape), self._names, shape).cuda()
         rows = iter(staged[_head(shape) :].reshape(-1, 1, shape.tokens))
         offsets = staged.view(torch.int32)[: shape.sequences + 1]
         given = [offsets if name == OFFSETS else next(rows) for name in self._names]

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.backends.gpu.cuda_graphs import Replays
 from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
@@ -28,10 +28,9 @@ from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
 from headrace.backends.kernels.tuning import family
 from headrace.compat.torch import ConstraintViolationError, mark_dynamic, oblivious_sizes, specialized_floats
-from headrace.feed import draw
 from headrace.graphs import HALVES
 from headrace.graphs.passes import run_graph_passes
-from headrace.ir import OFFSETS, TARGET, Layout, Program
+from headrace.ir import Layout, Program, Role
 from headrace.utils.forks import Guard
 from headrace.utils.scratch import room_told
 
@@ -180,7 +179,7 @@ def _kernels(program: Program) -> fx.GraphModule:
     from headrace.backends.gpu.pipeline import compiler_passes
     from headrace.backends.kernels.pipeline import with_kernels
 
-    module = graphs.flat_module(with_kernels(program.graph, family(current())))
+    module = graphs.flat_module(with_kernels(program, family(current())))
     run_graph_passes(module.graph, compiler_passes())
     return module
 
@@ -199,13 +198,13 @@ def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample
     # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
     # Of a batch, one is a size as any other, where nothing asks for it; torch by itself compiles anew for it.
     with specialized_floats(), oblivious_sizes(padded):
-        for sample in samples:
+        for made in samples:
             try:
                 with unlogged("torch._guards"), room_told("The compiled model"):
-                    compiled(*_free(program, sample(), longest))
+                    compiled(*_free(program, made(), longest))
             except ConstraintViolationError:
                 # A guard that torch cannot prove for every size, such as those of experts' routing: calls check it.
-                compiled(*_free(program, sample(), None))
+                compiled(*_free(program, made(), None))
     return compiled
 
 
@@ -230,39 +229,28 @@ def unlogged(name: str) -> Iterator[None]:
         logger.disabled = disabled
 
 
-def _free(program: Program, sample: dict[str, Tensor], longest: int | None) -> list[Tensor]:
+def _free(program: Program, inputs: dict[str, Tensor], longest: int | None) -> list[Tensor]:
     """The inputs in order, their free sizes but ones marked: bounded by `longest`, or as far as the guards allow."""
     for given in program.signature.inputs:
         for place, axis in enumerate(given.axes):
-            if axis.size is not None or sample[given.name].shape[place] == 1:
+            if axis.size is not None or inputs[given.name].shape[place] == 1:
                 continue
             # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-            least = 3 if given.name == OFFSETS else 2 if program.form.layout is Layout.PACKED else 1
-            mark_dynamic(sample[given.name], place, None if longest is None else (least, longest + 1))
-    return [sample[name] for name in program.signature.input_names]
+            least = 3 if given.role is Role.OFFSETS else 2 if program.form.layout is Layout.PACKED else 1
+            mark_dynamic(inputs[given.name], place, None if longest is None else (least, longest + 1))
+    return [inputs[name] for name in program.signature.input_names]
 
 
 def sample_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
     """A row of sequences of like length, on the device."""
-    offsets = torch.arange(count + 1, device="cuda", dtype=torch.int64) * tokens // count
-    begin = offsets[:-1].repeat_interleave(offsets.diff())
-    place = (torch.arange(tokens, device="cuda") - begin)[None]
-    rows = {
-        "input_ids": place % program.signature.vocabulary,
-        "position_ids": place % (program.facts.limits.length or tokens) + program.facts.positions.offset,
-    }
-    return {name: rows.get(name, place * 0) for name in program.signature.input_names if name != OFFSETS} | {
-        OFFSETS: offsets.to(torch.int32)
-    }
+    return {name: value.cuda() for name, value in sample.even_row(program, tokens, count).items()}
 
 
 def sample_batch(program: Program, count: int, length: int) -> dict[str, Tensor]:
     """A batch of sequences of that length, or as long as the program allows, on the device."""
-    rows = min(length, program.facts.limits.length or length)
-    targets = min(length, program.facts.target_limits.length or length) if program.facts.target_limits else length
-    made = {given.name: draw(given, count, rows) for given in program.signature.arrays}
-    for given in program.signature.inputs:
-        if given.name not in made:
-            ones = torch.ones([count, targets if TARGET in given.axes else rows], dtype=torch.int64)
-            made[given.name] = ones * program.facts.positions.offset if given.name == "position_ids" else ones
-    return {name: value.cuda() for name, value in made.items()}
+    limits = program.facts.limits, program.facts.target_limits
+    real, target = (
+        torch.ones((count, min(length, limit.length or length) if limit else length), dtype=torch.bool)
+        for limit in limits
+    )
+    return {name: value.cuda() for name, value in sample.batch(program, real, target).items()}

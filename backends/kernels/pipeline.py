@@ -9,17 +9,20 @@ from headrace.backends.kernels.linear_activation.match import FuseLinearActivati
 from headrace.backends.kernels.rotary.match import FuseRotary
 from headrace.backends.kernels.use_kernels import UseKernels
 from headrace.graphs.passes import GraphPass, run_graph_passes
+from headrace.ir import Program, Role
 
 
-def kernel_passes(family: str) -> tuple[GraphPass, ...]:
+def kernel_passes(family: str, ids: str) -> tuple[GraphPass, ...]:
     """Every node is an operator still, so that a program holds the graph.
 
     Args:
         family: the architecture whose tunings they take, as `tuning.family` names it.
+        ids: the name of the graph's input of token ids.
     """
-    return (FuseRotary(), FuseLinearActivation(family), UseKernels(family))
+    return (FuseRotary(), FuseLinearActivation(family), UseKernels(family, ids))
 
 
-def with_kernels(exported: ExportedProgram, family: str) -> ExportedProgram:
-    """A copy of a packed graph with our kernels for its operators."""
-    return graphs.rewrite(exported, lambda graph: run_graph_passes(graph, kernel_passes(family)))
+def with_kernels(program: Program, family: str) -> ExportedProgram:
+    """A copy of a packed program's graph with our kernels for its operators."""
+    passes = kernel_passes(family, str(program.signature.name(Role.IDS)))
+    return graphs.rewrite(program.graph, lambda graph: run_graph_passes(graph, passes))

@@ -11,6 +11,7 @@ from headrace import graphs
 from headrace.backends.kernels import pooling  # noqa: F401 - registers the operators
 from headrace.backends.kernels.attention.op import Form, tile_rows, tuning_for
 from headrace.backends.kernels.tuning import Blocks
+from headrace.graphs.views import arguments, in_order
 from headrace.ir import OFFSETS, Window
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 
@@ -25,15 +26,17 @@ class UseKernels:
 
     Attributes:
         family: the architecture whose tunings they take, as `tuning.family` names it.
+        ids: the name of the input whose second size is the row's tokens.
     """
 
     family: str
+    ids: str
     name: str = "use-kernels"
 
     def __call__(self, graph: fx.Graph) -> None:
         """Put them there."""
         given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-        offsets, ids = given[OFFSETS], given["input_ids"]
+        offsets, ids = given[OFFSETS], given[self.ids]
         first = next(node for node in graph.nodes if node.op != "placeholder")
         with graph.inserting_before(first):
             tokens = graphs.call(graph, graphs.SIZE, (ids, 1))
@@ -53,17 +56,17 @@ class UseKernels:
 
 def _tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
     """The attention's tuning, and the rows of a tile that suit it."""
-    q, k, v = (arg.meta["val"] for arg in node.args[:3])  # type: ignore[union-attr]
-    scale, kind, window, softcap, bias_kind, length = node.args[6:]
-    form = Form(scale, kind, Window(*window), softcap, bias_kind)  # type: ignore[arg-type, misc]
-    blocks = tuning_for(q, v, length, form, family)  # type: ignore[arg-type]
+    given = arguments(node)
+    q, k, v = (given[name].meta["val"] for name in "qkv")
+    form = Form(given["scale"], given["kind"], Window(*given["window"]), given["softcap"], given["bias_kind"])
+    blocks = tuning_for(q, v, given["length"], form, family)
     return blocks, tile_rows(q, k, blocks)
 
 
 def _attention(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -> fx.Node:
-    q, k, v, _, sinks, bias, *form, _length = node.args
+    given = arguments(node) | {"tiles": tiles, "blocks": blocks.numbers}
     with graph.inserting_before(node):
-        return graphs.call(graph, ATTENTION_TRITON, (q, k, v, tiles, blocks.numbers, sinks, bias, *form))
+        return graphs.call(graph, ATTENTION_TRITON, in_order(ATTENTION_TRITON, given))
 
 
 def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.ir import OutputKind
+from headrace.ir import OutputKind, Role
 
 BATCH, SEQUENCE = "batch_size", "sequence_length"
-PADDING, POSITIONS, LENGTHS = "attention_mask", "position_ids", "sequence_lengths"
-INPUTS = ("input_ids", PADDING, POSITIONS, "token_type_ids")
+IDS, PADDING, POSITIONS, LENGTHS = "input_ids", "attention_mask", "position_ids", "sequence_lengths"
+INPUTS = {Role.IDS: IDS, Role.PADDING: PADDING, Role.POSITIONS: POSITIONS, Role.TYPES: "token_type_ids"}
 OUTPUTS = {
     OutputKind.HIDDEN: "last_hidden_state",
     OutputKind.EMBEDDING: "embedding",

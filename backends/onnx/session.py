@@ -105,7 +105,7 @@ class Session:
         """Several outputs for a batch, of one run."""
         if self.provider not in FIXED:
             return _run(self._inner, {name: inputs[name] for name in self.inputs}, outputs)
-        batch, length = inputs["input_ids"].shape
+        batch, length = inputs[names.IDS].shape
         size = 1 << (batch - 1).bit_length()
         # A row again, rather than one of padding alone: every row then has a token.
         filled = {name: np.pad(inputs[name], _below(size - batch, inputs[name]), mode="edge") for name in self.inputs}

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import TraceError
-from headrace.feed import draw
 from headrace.frontend.load.sentence_transformers import Pool
-from headrace.ir import Input, OutputKind
+from headrace.ir import Input, OutputKind, Role
+from headrace.sample import draw
 
 # The decoder's inputs in an encoder-decoder: int64 [batch, target].
 DECODED = ("decoder_input_ids", "decoder_attention_mask")
@@ -22,6 +22,9 @@ DECODED = ("decoder_input_ids", "decoder_attention_mask")
 FED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", *DECODED)
 # What a model may read in place of token ids: floating-point arrays, whose axes `frontend.arrays` finds out.
 ARRAYS = ("pixel_values", "input_values", "input_features")
+# What each holds. Past the frontend an input is known by its role, never by transformers' name of it.
+TOKENS = (Role.IDS, Role.PADDING, Role.POSITIONS, Role.TYPES, Role.TARGET_IDS, Role.TARGET_PADDING)
+ROLES = dict(zip(FED, TOKENS, strict=True)) | dict.fromkeys(ARRAYS, Role.ARRAY)
 # Arguments that would make a model keep state or return more than is served.
 SWITCHES = {"use_cache": False, "return_dict": True}
 

@@ -17,7 +17,7 @@ from headrace.errors import TraceError
 from headrace.frontend.capture.attention import implementation
 from headrace.frontend.eager.run import rows_returned, vocabulary_size
 from headrace.frontend.eager.signature import CallSignature, sample
-from headrace.ir import BATCH, Axis, Input
+from headrace.ir import BATCH, Axis, Input, Role
 
 # No first row within so many samples: the model does not read audio samples.
 MOST_SAMPLES = 1 << 16
@@ -39,7 +39,7 @@ def fit_arrays(module: nn.Module, signature: CallSignature, processor: Mapping[s
     with implementation(module, "eager"), torch.no_grad():
         for axes in dict.fromkeys(SHAPES[name](configs, processor)):
             try:
-                fitted = _fitted(module, signature, Input(name, "float32", (BATCH, *axes)))
+                fitted = _fitted(module, signature, Input(name, Role.ARRAY, "float32", (BATCH, *axes)))
                 return replace(signature, arrays=(fitted,))
             except Exception as error:  # whatever the model raises on a shape that it does not take
                 met.append(f"{_shape(axes)}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}")

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from headrace.feed import with_new_end
 from headrace.frontend.capture.attention import Call, capture, implementation
 from headrace.frontend.eager.float64 import Widened
 from headrace.frontend.eager.run import DryRun, special_ids
@@ -34,6 +33,7 @@ from headrace.frontend.eager.signature import (
 from headrace.frontend.probe.influence import Given, measured, rows_given
 from headrace.frontend.probe.windows import SHRUNK, candidates, set_to
 from headrace.ir import MaskKind, Window
+from headrace.sample import with_new_end
 
 # Above so many parameters the probe makes no float64 copy, and widens weights as they are read, which is slower; above
 # so many more it runs in the model's own dtype, since that would take minutes.

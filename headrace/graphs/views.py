@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,11 @@ def attention_nodes(exported: ExportedProgram) -> list[fx.Node]:
 def arguments(node: fx.Node) -> dict[str, Any]:
     """An operator's arguments by the names of its schema."""
     return dict(zip(_names(node.target), node.args, strict=False)) | dict(node.kwargs)
+
+
+def in_order(target: Any, named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of an operator, all of them among `named`, in the order of its schema."""
+    return tuple(named[name] for name in _names(target))
 
 
 @cache

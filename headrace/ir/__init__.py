@@ -46,6 +46,7 @@ from headrace.ir.signature import (
     Output,
     OutputKind,
     PoolKind,
+    Role,
     Signature,
     Tap,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "Program",
     "Quantized",
     "RecurrentSpec",
+    "Role",
     "Route",
     "Signature",
     "Similarity",

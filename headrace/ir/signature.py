@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from headrace.ir.part import require
+
+Held = TypeVar("Held")
 
 
 class Head(StrEnum):
@@ -19,6 +22,19 @@ class Head(StrEnum):
     CAUSAL_LM = "causal-lm"
     SEQ2SEQ_LM = "seq2seq-lm"
     OTHER = "other"
+
+
+class Role(StrEnum):
+    """What an input holds, whatever the graph calls it."""
+
+    IDS = "ids"
+    PADDING = "padding"
+    POSITIONS = "positions"
+    TYPES = "token_types"
+    TARGET_IDS = "target_ids"
+    TARGET_PADDING = "target_padding"
+    OFFSETS = "offsets"
+    ARRAY = "array"
 
 
 class PoolKind(StrEnum):
@@ -103,7 +119,7 @@ class Tap(NamedTuple):
     width: int
 
 
-# The input that says where each sequence of a packed row begins, and where the last ends.
+# What packed graphs call the input that says where each sequence of a row begins, and where the last ends.
 OFFSETS = "cu_seqlens"
 
 
@@ -112,13 +128,14 @@ class Input:
     """One input of the graph. Inputs that share a dynamic axis share its size in a call."""
 
     name: str
+    role: Role
     dtype: str = "int64"
     axes: tuple[Axis, ...] = (BATCH, SEQUENCE)
 
     @property
     def is_array(self) -> bool:
         """Whether it holds measured values (pixels, samples, features) and not one integer a token."""
-        return not self.dtype.startswith("int")
+        return self.role is Role.ARRAY
 
 
 @dataclass(frozen=True)
@@ -168,6 +185,22 @@ class Signature:
     def output(self, kind: OutputKind) -> Output | None:
         """The output of that kind, if the graph has one."""
         return next((output for output in self.outputs if output.kind is kind), None)
+
+    def name(self, role: Role) -> str | None:
+        """What the graph calls the input of that role, None where it has none."""
+        return next((given.name for given in self.inputs if given.role is role), None)
+
+    def has(self, role: Role) -> bool:
+        """Whether the graph has an input of that role."""
+        return self.name(role) is not None
+
+    def names(self, *roles: Role) -> frozenset[str]:
+        """What the graph calls its inputs of those roles."""
+        return frozenset(given.name for given in self.inputs if given.role in roles)
+
+    def named(self, values: Mapping[Role, Held]) -> dict[str, Held]:
+        """Of values by role those that the graph takes, by its names and in its order."""
+        return {given.name: values[given.role] for given in self.inputs}
 
     @property
     def input_names(self) -> tuple[str, ...]:

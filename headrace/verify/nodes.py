@@ -11,7 +11,7 @@ from torch import fx
 from headrace.graphs.views import arguments
 from headrace.ir.attention import AttentionSpec, AttentionType, BiasKind, MaskKind
 from headrace.ir.program import Layout, Stage
-from headrace.ir.signature import OFFSETS, PoolKind
+from headrace.ir.signature import OFFSETS, PoolKind, Role
 from headrace.ops.attention import ATTENTION, MASK, POOL
 from headrace.ops.linear_recurrence import LINEAR_RECURRENCE, MLSTM, WKV
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
@@ -164,7 +164,7 @@ def rows_form(view: View) -> Iterator[Breach]:
     for node in view.of(*foreign):
         rows = Layout.PADDED if packed else Layout.PACKED
         yield node.name, f"it works on {rows} rows, and the program is {view.program.form.layout}"
-    if packed != (OFFSETS in view.program.signature.input_names):
+    if packed != view.program.signature.has(Role.OFFSETS):
         inputs = ", ".join(view.program.signature.input_names)
         yield OFFSETS, f"the program is {view.program.form.layout}, and its inputs are {inputs}"
     if packed:

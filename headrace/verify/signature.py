@@ -49,6 +49,16 @@ def _misplaced(view: View, given: Input) -> Iterator[Breach]:
                 yield given.name, f"the program says {axis.size} for {axis.name}, the graph {size}"
 
 
+def input_roles(view: View) -> Iterator[Breach]:
+    """No two inputs have one role, by which steps are fed, and arrays alone hold numbers that are not whole."""
+    counts = Counter(given.role for given in view.program.signature.inputs)
+    for given in view.program.signature.inputs:
+        if counts[given.role] > 1:
+            yield given.name, f"{counts[given.role]} inputs hold {given.role}"
+        if given.is_array == given.dtype.startswith("int"):
+            yield given.name, f"it holds {given.role} in {given.dtype}"
+
+
 def dynamic_shapes(view: View) -> Iterator[Breach]:
     """Every axis of an input that a call may choose is still symbolic."""
     for given in view.program.signature.inputs:

@@ -43,6 +43,7 @@ class Rule:
 SPEC: tuple[Rule, ...] = (
     Rule(signature.node_names, ALWAYS),
     Rule(signature.inputs_placed, ALWAYS),
+    Rule(signature.input_roles, ALWAYS),
     Rule(signature.dynamic_shapes, ALWAYS),
     Rule(signature.outputs_named, ALWAYS),
     Rule(signature.output_widths, ALWAYS),

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.compat.torch import operator_name
 from headrace.errors import TraceError
-from headrace.feed import draw
 from headrace.ir import PER_TOKEN_OUTPUTS, PaddingRule, Program
 
 LENGTH, PADDED = 5, 9
@@ -31,15 +30,15 @@ class MeasurePadding:
         """Run one sequence alone and padded on the right, and compare every output on the real rows."""
         if program.signature.arrays:
             # Nothing says which rows would be padding's, so none is ever added.
-            _refuse_mixed_rows(program, wide_outputs(program, sample_inputs(program, LENGTH, LENGTH)), LENGTH)
+            _refuse_mixed_rows(program, wide_outputs(program, sample.one(program, LENGTH)), LENGTH)
             return program.with_(padding=PaddingRule.UNPADDED)
         padded_to = min(PADDED, program.facts.limits.length or PADDED)
         length = min(LENGTH, padded_to - 1)
         if length < 1:
             return program.with_(padding=PaddingRule.UNPADDED)
-        alone = wide_outputs(program, sample_inputs(program, length, length))
+        alone = wide_outputs(program, sample.one(program, length))
         _refuse_mixed_rows(program, alone, length)
-        padded = wide_outputs(program, sample_inputs(program, length, padded_to))
+        padded = wide_outputs(program, sample.one(program, length, padded_to))
         # What one number of the whole batch decides may turn only on texts longer than these.
         exact = shared_value(program) is None and all(
             same(one, two[:, : one.shape[1]] if output.kind in PER_TOKEN_OUTPUTS else two)
@@ -50,8 +49,7 @@ class MeasurePadding:
 
 def _refuse_mixed_rows(program: Program, alone: tuple[Tensor, ...], length: int) -> None:
     """A text must not answer otherwise because of what else is in its batch; no padding is needed to see that."""
-    inputs = sample_inputs(program, length, length)
-    others = sample_inputs(program, length, length, seed=1)
+    inputs, others = (sample.one(program, length, seed=seed) for seed in (0, 1))
     together = wide_outputs(program, {name: torch.cat([inputs[name], others[name]]) for name in inputs})
     if not all(same(one, two[:1]) for one, two in zip(alone, together, strict=True)):
         raise TraceError(
@@ -89,61 +87,3 @@ def wide_outputs(program: Program, inputs: dict[str, Tensor]) -> tuple[Tensor, .
 def same(one: Tensor, two: Tensor, bound: float = BOUND) -> bool:
     """Whether two runs agree: what crosses from a neighbour is much larger than the bound."""
     return bool((one - two).abs().max() <= bound * one.abs().max())
-
-
-def sample_inputs(program: Program, length: int, padded_to: int, seed: int = 0) -> dict[str, Tensor]:
-    """One sequence of `length` tokens in a row of `padded_to`; the padding holds another token, not zero.
-
-    A decoder's target is two tokens shorter, so that rows of the one can't pass for rows of the other.
-    A program that reads arrays gets one of each instead, of `length` rows where their size is free.
-    """
-    arrays = {given.name: draw(given, 1, length, seed) for given in program.signature.arrays}
-    if len(arrays) == len(program.signature.inputs):
-        return arrays
-    ids, mask, positions = _row(program, length, padded_to, seed)
-    if program.signature.marker is not None:
-        ids[0, length - 1] = program.signature.marker
-    longest = program.facts.target_limits.length if program.facts.target_limits else None
-    targets, padded_targets = (min(max(1, size - 2), longest or size) for size in (length, padded_to))
-    decoded, decoded_mask, _ = _row(program, targets, padded_targets, seed)
-    rows = arrays | {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "position_ids": positions + program.facts.positions.offset,
-        "token_type_ids": torch.zeros_like(ids),
-        "decoder_input_ids": decoded,
-        "decoder_attention_mask": decoded_mask,
-    }
-    return {name: rows[name] for name in program.signature.input_names}
-
-
-def _row(program: Program, length: int, padded_to: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and positions from 0, [1, padded_to] each."""
-    place = torch.arange(padded_to)
-    real = place < length
-    ids = torch.where(real, (place + 3 + 5 * seed) % program.signature.vocabulary, 1)
-    return ids[None], real.long()[None], torch.where(real, place, 0)[None]
-
-
-def padded_inputs(program: Program, real: Tensor) -> dict[str, Tensor]:
-    """Sequences in a batch whose real tokens are where `real`, bool [B, S], says; padding holds another token.
-
-    A decoder's target has as many tokens as the text; arrays have as many rows, and no padding.
-    """
-    arrays = {given.name: draw(given, int(real.shape[0]), int(real.shape[1]), 0) for given in program.signature.arrays}
-    if len(arrays) == len(program.signature.inputs):
-        return arrays
-    place = (real.long().cumsum(1) - 1).clamp(min=0)
-    ids = torch.where(real, (place + 3 + 2 * torch.arange(real.shape[0])[:, None]) % program.signature.vocabulary, 1)
-    if program.signature.marker is not None:
-        last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-        ids[torch.arange(real.shape[0]), last] = program.signature.marker
-    rows = arrays | {
-        "input_ids": ids,
-        "attention_mask": real.long(),
-        "position_ids": torch.where(real, place, 0) + program.facts.positions.offset,
-        "token_type_ids": torch.zeros_like(ids),
-        "decoder_input_ids": ids,
-        "decoder_attention_mask": real.long(),
-    }
-    return {name: rows[name] for name in program.signature.input_names}

@@ -15,16 +15,15 @@ import torch
 from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram
 
-from headrace import debug, graphs
+from headrace import debug, feed, graphs, sample
 from headrace.errors import TraceError
 from headrace.graphs.views import arguments, attention_nodes
-from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program, Role
 from headrace.lowering.decide.padding import same, shared_value, wide_outputs
 from headrace.lowering.types.relative_bias import Distance, read_biases
 from headrace.ops.attention import ATTENTION, POOL
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 
-PADDING = "attention_mask"
 ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
 LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
 # A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
@@ -51,15 +50,14 @@ class Pack:
         if (shared := shared_value(program)) is not None:
             raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
         module = graphs.flat_module(program.graph)
-        _swap(module, _biases(program))
+        _swap(module, program)
         module.recompile()
-        names = tuple(name for name in program.signature.input_names if name != PADDING)
-        inputs = packed_inputs(program, names, LENGTHS)
+        given = _packed_inputs(program)
         # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
         tokens = Dim("tokens", min=2)
-        shapes = {name: {1: tokens} for name in names} | {OFFSETS: {0: Dim("offsets", min=3)}}
-        exported = _export(module, inputs, shapes)
-        given = (*(Input(name, axes=(ROW, TOKENS)) for name in names), Input(OFFSETS, "int32", (BOUNDS,)))
+        free = {TOKENS: tokens, BOUNDS: Dim("offsets", min=3)}
+        shapes = {one.name: {place: free[axis] for place, axis in enumerate(one.axes) if axis in free} for one in given}
+        exported = _export(module, sample.row(program.with_(inputs=given), LENGTHS), shapes)
         nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_VARLEN]
         named = zip(program.nodes.attention, nodes, strict=True)
         specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
@@ -70,6 +68,12 @@ class Pack:
         _compare(program, packed, LENGTHS)
         _compare(program, packed, OTHER_LENGTHS)
         return packed
+
+
+def _packed_inputs(program: Program) -> tuple[Input, ...]:
+    """The inputs without what says where padding is, in one row, and where each sequence begins in it."""
+    rows = [replace(one, axes=(ROW, TOKENS)) for one in program.signature.inputs if one.role is not Role.PADDING]
+    return (*rows, Input(OFFSETS, Role.OFFSETS, "int32", (BOUNDS,)))
 
 
 def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str, Any]) -> ExportedProgram:
@@ -104,8 +108,8 @@ def _biases(program: Program) -> list[Distance | None]:
     return found
 
 
-def _swap(module: fx.GraphModule, biases: list[Distance | None]) -> None:
-    graph, left = module.graph, iter(enumerate(biases))
+def _swap(module: fx.GraphModule, program: Program) -> None:
+    graph, left = module.graph, iter(enumerate(_biases(program)))
     named = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     last = list(named.values())[-1]
     with graph.inserting_after(last):
@@ -114,17 +118,18 @@ def _swap(module: fx.GraphModule, biases: list[Distance | None]) -> None:
         if node.target is ATTENTION:
             _replace(graph, node, _attention(module, node, offsets, *next(left)))
         elif node.target is POOL:
+            pool = arguments(node)
             with graph.inserting_before(node):
-                new = graph.call_function(POOL_VARLEN, (node.args[0], offsets, node.args[2]))
+                new = graph.call_function(POOL_VARLEN, (pool["hidden"], offsets, pool["kind"]))
             _replace(graph, node, new)
     for node in list(graph.nodes):
         # An assertion has an effect, so it would keep alive what it looks at.
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             graph.erase_node(node)
-    padding = named[PADDING]
+    ids, padding = (named[str(program.signature.name(role))] for role in (Role.IDS, Role.PADDING))
     with graph.inserting_after(offsets):
         # Every token of a packed row is real. What still reads the padding (sizes, a product with it) sees ones.
-        ones = graph.call_function(torch.ops.aten.ones_like.default, (named["input_ids"],))
+        ones = graph.call_function(torch.ops.aten.ones_like.default, (ids,))
     padding.replace_all_uses_with(ones)
     graph.erase_node(padding)
     graph.eliminate_dead_code()
@@ -160,33 +165,20 @@ def _attention(module: fx.GraphModule, node: fx.Node, offsets: fx.Node, order: i
         return graph.call_function(torch.ops.aten.unsqueeze.default, (out, 0))
 
 
-def packed_inputs(program: Program, names: tuple[str, ...], lengths: tuple[int, ...]) -> dict[str, Tensor]:
-    """Sequences of those lengths after one another: `[1, T]` by name, and `cu_seqlens`."""
-    place = torch.cat([torch.arange(length) for length in lengths])[None]
-    rows = {
-        "input_ids": (torch.arange(place.shape[1])[None] * 7 + 3) % program.signature.vocabulary,
-        "position_ids": place + program.facts.positions.offset,
-        "token_type_ids": torch.zeros_like(place),
-    }
-    offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    return {name: rows[name] for name in names} | {OFFSETS: offsets}
-
-
 @torch.no_grad()
 def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None:
     """Each sequence of a packed batch must answer as the padded program answers it alone."""
-    inputs = packed_inputs(padded, packed.signature.input_names[:-1], lengths)
-    (together,) = wide_outputs(packed, inputs)
+    texts = [sample.text(padded.signature, length, seed) for seed, length in enumerate(lengths)]
+    (together,) = wide_outputs(packed, sample.tensors(packed, feed.packed(packed, texts)))
     per_token = packed.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
     begin = 0
-    for row, length in enumerate(lengths):
-        one = {name: value[:, begin : begin + length] for name, value in inputs.items() if name != OFFSETS}
-        one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,) = wide_outputs(padded, {name: one[name] for name in padded.signature.input_names})
-        got = together[:, begin : begin + length] if per_token else together[row : row + 1]
+    for row, text in enumerate(texts):
+        one = feed.padded([text], offset=padded.facts.positions.offset)
+        (alone,) = wide_outputs(padded, sample.tensors(padded, one))
+        got = together[:, begin : begin + len(text)] if per_token else together[row : row + 1]
         if alone.shape != got.shape or not same(alone, got):
             raise TraceError(
                 "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
                 "the row, crosses from the sequences before it."
             )
-        begin += length
+        begin += len(text)

@@ -11,7 +11,7 @@ from torch import fx
 
 from headrace import graphs
 from headrace.errors import TraceError
-from headrace.ir import Output, OutputKind, Program
+from headrace.ir import Output, OutputKind, Program, Role
 from headrace.ir import Tap as Tapped
 
 ATEN = torch.ops.aten
@@ -54,7 +54,8 @@ class Tap:
 
         def side_by_side(graph: fx.Graph) -> fx.Node:
             named = {node.name: node for node in graph.nodes}
-            rows = [_rows(graph, named[node], wide) for node in chosen]
+            ids = _ids(program, graph)
+            rows = [_rows(graph, named[node], ids, wide) for node in chosen]
             return graphs.call(graph, ATEN.cat.default, (rows, 2))
 
         exported = graphs.replace_output(program.graph, side_by_side)
@@ -78,15 +79,16 @@ def _whole(program: Program) -> tuple[str, ...]:
 def _widths(program: Program, names: tuple[str, ...]) -> dict[str, int]:
     """How many floats each of the nodes has for each token, without those that have no row a token."""
     named = {node.name: node for node in program.graph.graph.nodes}
-    found = {name: _width(named[name]) for name in names if name in named}
+    ids = _ids(program, program.graph.graph)
+    found = {name: _width(named[name], ids) for name in names if name in named}
     return {name: width for name, width in found.items() if width is not None}
 
 
-def _width(node: fx.Node) -> int | None:
+def _width(node: fx.Node, ids: fx.Node) -> int | None:
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return None
-    batch, length = _ids(node.graph).meta["val"].shape
+    batch, length = ids.meta["val"].shape
     along = [place for place, size in enumerate(value.shape) if _same(size, length)]
     others = [
         size for place, size in enumerate(value.shape) if place not in along and not (place == 0 and _same(size, batch))
@@ -94,9 +96,8 @@ def _width(node: fx.Node) -> int | None:
     return prod(others) if len(along) == 1 and all(isinstance(size, int) for size in others) else None
 
 
-def _rows(graph: fx.Graph, node: fx.Node, wide: torch.dtype) -> fx.Node:
+def _rows(graph: fx.Graph, node: fx.Node, ids: fx.Node, wide: torch.dtype) -> fx.Node:
     """The node's values as [batch, length, width]."""
-    ids = _ids(graph)
     batch, length = ids.meta["val"].shape
     shape = node.meta["val"].shape
     along = next(place for place, size in enumerate(shape) if _same(size, length))
@@ -112,9 +113,9 @@ def _rows(graph: fx.Graph, node: fx.Node, wide: torch.dtype) -> fx.Node:
     return graphs.call(graph, torch.ops.prims.convert_element_type.default, (flat, wide))
 
 
-def _ids(graph: fx.Graph) -> fx.Node:
+def _ids(program: Program, graph: fx.Graph) -> fx.Node:
     """The token ids, whose two sizes are the batch's and the sequence's; of a packed row they are 1 and the tokens."""
-    found: fx.Node = next(node for node in graph.nodes if node.op == "placeholder" and node.name == "input_ids")
+    found: fx.Node = next(node for node in graph.nodes if node.name == program.signature.name(Role.IDS))
     return found
 
 

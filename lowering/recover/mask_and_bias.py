@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.graphs.provenance import provenance
-from headrace.ir import EVERYTHING, MaskKind, Program, Window
-from headrace.lowering.decide.padding import padded_inputs
+from headrace.graphs.views import arguments
+from headrace.ir import EVERYTHING, MaskKind, Program, Role, Window
 from headrace.lowering.recover.mask_relation import LONG, Relation, Sample, read_relation, short_batch
 from headrace.lowering.recover.scores import HIDDEN, Fill, Scores, Term, Unread, split_term
 from headrace.lowering.types.attention import reads_of
 from headrace.ops.attention import MASK
 
-# The same for every text of a length: a mask may read these, and no other input.
-PLACES = frozenset({"attention_mask", "decoder_attention_mask", "position_ids"})
 WHOLE = Relation(MaskKind.BIDIRECTIONAL, EVERYTHING, padded=False)
 
 
@@ -88,6 +86,8 @@ class Summands:
     def __init__(self, program: Program) -> None:
         """Nothing is evaluated before it is asked for."""
         self.program, self.reads = program, reads_of(program.graph)
+        # The same for every text of a length: a mask may read these, and no other input.
+        self.places = program.signature.names(Role.PADDING, Role.TARGET_PADDING, Role.POSITIONS)
         self.short = Batch(short_batch(program.facts.limits.length), {})
         self._constants = dict[fx.Node, float | None]()
         self._relations = dict[tuple[Any, ...], Relation | None]()
@@ -121,7 +121,7 @@ class Summands:
             raise Unread(f"a factor other than one scales some scores of {scores.out.name}")
         if not all(self.short.all_where(seen, ~self.short.hidden(fill)) for fill in scores.after):
             raise Unread(f"weights of {scores.out.name} are dropped after the softmax")
-        mask = next((m for m in origins if m and _said(m) == relation[:2] and bool(m.args[0]) == relation.padded), None)
+        mask = next((m for m in origins if m and _says(m, relation)), None)
         return Parts(relation, tuple(self._left(scores, seen)), mask, None in origins)
 
     def _origin(self, node: fx.Node) -> fx.Node | None:
@@ -152,7 +152,7 @@ class Summands:
         return relation
 
     def _evaluated(self, nodes: set[fx.Node], batch: Batch) -> dict[fx.Node, Tensor]:
-        return graphs.evaluate(self.program.graph, nodes, padded_inputs(self.program, batch.real)) if nodes else {}
+        return graphs.evaluate(self.program.graph, nodes, sample.batch(self.program, batch.real)) if nodes else {}
 
     def _split(self, scores: Scores) -> None:
         whole, scores.terms = scores.terms, []
@@ -162,12 +162,12 @@ class Summands:
             scores.terms += [t for t in terms if t.node.meta["val"].shape[-1:] != (1,)]
             scores.fills += fills
         for part in _conditions(scores):
-            if not self.reads[part.node] <= PLACES:
+            if not self.reads[part.node] <= self.places:
                 raise Unread(f"{part.node.name} hides keys from {scores.out.name} by the words of the text")
 
     def _fixed(self, scores: Scores) -> list[fx.Node]:
         """What has the same value for every text of a length."""
-        terms = [term.node for term in scores.terms if self.reads[term.node] <= PLACES]
+        terms = [term.node for term in scores.terms if self.reads[term.node] <= self.places]
         return terms + [part.node for part in _conditions(scores)]
 
     def _left(self, scores: Scores, seen: Tensor) -> Iterable[Term]:
@@ -180,7 +180,12 @@ class Summands:
 
 
 def _said(mask: fx.Node) -> tuple[MaskKind, Window]:
-    return MaskKind(str(mask.args[6])), Window(*mask.args[7])  # type: ignore[misc]
+    given = arguments(mask)
+    return MaskKind(given["kind"]), Window(*given["window"])
+
+
+def _says(mask: fx.Node, relation: Relation) -> bool:
+    return Relation(*_said(mask), padded=arguments(mask)["padding"] is not None) == relation
 
 
 def _conditions(scores: Scores) -> list[Term | Fill]:

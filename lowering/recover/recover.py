@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.errors import AttentionTypeError
 from headrace.graphs.provenance import provenance
 from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import PER_TOKEN_OUTPUTS, Limits, MaskKind, Program
-from headrace.lowering.decide.padding import BOUND, padded_inputs, same
+from headrace.lowering.decide.padding import BOUND, same
 from headrace.lowering.recover.mask_and_bias import Summands
 from headrace.lowering.recover.mask_relation import LONG, short_batch
 from headrace.lowering.recover.rewrite import Folded, fold
@@ -48,9 +48,7 @@ class Recover:
         folded = [one for one in found if one is not None]
         names = list[str]()
         try:
-            exported = graphs.rewrite(
-                program.graph, lambda graph: names.extend(fold(graph, folded, program.signature.input_names))
-            )
+            exported = graphs.rewrite(program.graph, lambda graph: names.extend(fold(graph, folded, program.signature)))
         except Unread as reason:
             raise _refusal([*hidden, *opaque], [str(reason)]) from reason
         recovered = program.with_(exported=exported, recovered=tuple(names))
@@ -88,7 +86,7 @@ def _limits(limits: Limits) -> Limits:
 def _compare(before: Program, after: Program) -> None:
     """Both must give the same for every real token, with padding on either side and without."""
     real, bound = short_batch(before.facts.limits.length), ROUNDING.get(before.dtype, BOUND)
-    inputs = padded_inputs(before, real)
+    inputs = sample.batch(before, real)
     olds, news = graphs.run(before.graph, inputs)[0], graphs.run(after.graph, inputs)[0]
     for output, one, other in zip(before.signature.outputs, olds, news, strict=True):
         # Every row of an array is real.

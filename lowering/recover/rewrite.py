@@ -9,13 +9,13 @@ import torch
 from torch import fx
 
 from headrace import graphs
+from headrace.graphs.views import arguments, in_order
+from headrace.ir import Role, Signature
 from headrace.lowering.recover.mask_and_bias import Parts
 from headrace.lowering.recover.matmul import Operand
 from headrace.lowering.recover.scores import Scores, Term, Unread, name_of, rank_of
 from headrace.ops.attention import ATTENTION, MASK
 
-# What says which tokens are real, of a text and of a decoder's target.
-PADDINGS = ("attention_mask", "decoder_attention_mask")
 # Of these, the elements stay in their order: an operand that was [B, H, S, D] before is taken from there.
 RESHAPES = frozenset({"view", "_unsafe_view", "reshape", "clone", "contiguous"})
 STRIDED = frozenset({"transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "alias"})
@@ -30,11 +30,11 @@ class Folded:
     parts: Parts
 
 
-def fold(graph: fx.Graph, found: list[Folded], inputs: tuple[str, ...]) -> list[str]:
+def fold(graph: fx.Graph, found: list[Folded], signature: Signature) -> list[str]:
     """Rewrite each attention in a copy of the graph that it was read from.
 
     Args:
-        inputs: the names of the graph's inputs, whose first dimension is the batch.
+        signature: what the graph takes: the first dimension of every input is the batch.
 
     Returns:
         The names of the new nodes.
@@ -43,19 +43,22 @@ def fold(graph: fx.Graph, found: list[Folded], inputs: tuple[str, ...]) -> list[
         # An assertion has an effect, so it would keep alive what it looks at.
         if node.target is aten._assert_tensor_metadata.default:
             graph.erase_node(node)
-    folder = _Folder(graph, inputs)
+    folder = _Folder(graph, signature)
     return [node.name for one in found if (node := folder.fold(one)) is not None]
 
 
 class _Folder:
     """The copied graph, with the masks that attentions share."""
 
-    def __init__(self, graph: fx.Graph, inputs: tuple[str, ...]) -> None:
+    def __init__(self, graph: fx.Graph, signature: Signature) -> None:
         self.graph = graph
         self.named: dict[str, fx.Node] = {node.name: node for node in graph.nodes}
         self.masks: dict[Any, fx.Node] = {}
         self.biases: dict[tuple[Term, ...], fx.Node] = {}
-        self.rows = self.named[inputs[0]]
+        self.rows = self.named[signature.inputs[0].name]
+        # What says which tokens are real, of a text and of a decoder's target.
+        names = map(signature.name, (Role.PADDING, Role.TARGET_PADDING))
+        self.paddings = [self.named[name] for name in names if name]
 
     def fold(self, one: Folded) -> fx.Node | None:
         """The new node; None where the attention was one already, and got its mask."""
@@ -65,7 +68,9 @@ class _Folder:
             mask, bias = self.mask(one.parts, q, k), self.bias(one.parts)
             form = one.parts.relation.kind.value, list(one.parts.relation.window)
             if out.target is ATTENTION:
-                out.args = (q, k, v, mask, bias, *out.args[5:7], *form, out.args[9])
+                kind, window = form
+                changed = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias, "kind": kind, "window": window}
+                out.args, out.kwargs = in_order(ATTENTION, arguments(out) | changed), {}
                 return None
             node = self.call(ATTENTION, q, k, v, mask, bias, None, scores.scale, *form, 0.0, like=out)
             self.replace(out, node, scores.order)
@@ -116,7 +121,7 @@ class _Folder:
             return self.named[parts.mask.name]
         kind, window, _ = parts.relation
         # Of an encoder-decoder's two, the one that is as long as the keys.
-        given = [self.named[name] for name in PADDINGS if name in self.named]
+        given = self.paddings
         padding = next((n for n in given if equal(n.meta["val"].shape[1], k.meta["val"].shape[2])), given[0])
         lengths = [padding if equal(n.meta["val"].shape[2], padding.meta["val"].shape[1]) else n for n in (q, k)]
         key = (kind, window, *lengths)

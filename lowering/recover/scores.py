@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from headrace.compat.torch import operator_name
+from headrace.graphs.views import arguments
 from headrace.lowering.recover.matmul import Operand, Product, product_of
 
 # A score at or below this takes no weight: the exponential of it is zero beside any other.
@@ -156,9 +157,10 @@ def _read_sdpa(node: fx.Node) -> Scores:
 
 def read_node(node: fx.Node) -> Scores:
     """An attention node whose mask was made past transformers' mask interface."""
-    q, k, v, mask, bias = node.args[:5]
-    scores = Scores(node, (Operand(_node(q)), Operand(_node(k)), Operand(_node(v))))
-    for added in (mask, bias):
+    given = arguments(node)
+    q, k, v = (Operand(_node(given[name])) for name in "qkv")
+    scores = Scores(node, (q, k, v))
+    for added in (given["mask"], given["bias"]):
         if isinstance(added, fx.Node):
             add_mask(scores, added)
     return scores

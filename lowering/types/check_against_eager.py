@@ -8,10 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.errors import TraceError, non_finite
 from headrace.ir import Program
-from headrace.lowering.decide.padding import sample_inputs
 
 # Relative to the largest value of an output; what the trace has lost shows as 1e-3 and more in float32.
 BOUNDS = {"float32": 2e-4, "float64": 2e-4}
@@ -42,7 +41,7 @@ class Agree:
             NonFiniteError: the model itself answers with no numbers.
         """
         length = min(LENGTH, program.facts.limits.length or LENGTH)
-        inputs = sample_inputs(program, length, length)
+        inputs = sample.one(program, length)
         # By the program's dtype: some models end in float32 whatever they run in.
         bound = BOUNDS.get(program.dtype, HALF_BOUND)
         got, _ = graphs.run(program.graph, inputs)

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.graphs.views import arguments, attention_nodes
-from headrace.ir import AttentionType, BiasKind, Layout, MaskKind, Program, Window
-from headrace.lowering.decide.padding import padded_inputs
+from headrace.ir import AttentionType, BiasKind, Layout, MaskKind, Program, Role, Window
 from headrace.lowering.types.attention import reads_of
 from headrace.ops.attention import visible
 
@@ -20,8 +19,6 @@ from headrace.ops.attention import visible
 LARGEST = 1 << 24
 # How far from a function of the distance a bias may be: rounding in its own dtype, of its largest value.
 ROUNDING = 4
-# What the same text has whatever its words are.
-PLACES = frozenset({"attention_mask", "position_ids"})
 SQUARE = frozenset({AttentionType.DECODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER})
 
 
@@ -58,12 +55,14 @@ class Distance(NamedTuple):
 def read_biases(program: Program) -> list[Distance | None]:
     """For each attention, what its bias is of the distance; None without a bias, or where it is more than that."""
     reads = reads_of(program.graph)
+    # What the same text has whatever its words are.
+    places = program.signature.names(Role.PADDING, Role.POSITIONS)
     known: dict[tuple[object, ...], Distance | None] = {}
     found = list[Distance | None]()
     for spec, node in zip(program.nodes.attention, attention_nodes(program.graph), strict=True):
         bias = arguments(node)["bias"]
         plain = spec.type in SQUARE and spec.mask is not MaskKind.CHUNKED
-        fixed = plain and bias is not None and reads[bias] <= PLACES
+        fixed = plain and bias is not None and reads[bias] <= places
         # A constant along a row changes no weight, unless a sink or a cap measures the scores themselves.
         free = not spec.sinks and not spec.softcap
         key = (bias, spec.mask, spec.window, free)
@@ -79,7 +78,7 @@ def _read(program: Program, node: fx.Node, mask: MaskKind, window: Window, free:
     longest = isqrt(LARGEST // int(heads))
     length = min(longest, limit or longest)
     real = torch.ones((1, length), dtype=torch.bool)
-    bias = graphs.evaluate(program.graph, [node], padded_inputs(program, real))[node]
+    bias = graphs.evaluate(program.graph, [node], sample.batch(program, real))[node]
     whole = limit is not None and limit <= length
     return of_distance(bias[0].expand(-1, length, length), mask, window, free, whole)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace import __version__
 from headrace.errors import ArtifactError
+from headrace.runtime.artifact.older import fill_roles
 from headrace.utils.home import expanded
 from headrace.utils.inside import inside
 
@@ -75,6 +76,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest["digest"] != digest(manifest):
         raise ArtifactError(f"{folder} is damaged: changed {MANIFEST}. Save the model again.")
     _require_inside(folder, manifest)
+    fill_roles(manifest)
     return manifest
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.ir import OFFSETS, Program
+from headrace import feed
+from headrace.ir import Program
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.text.encoded import Encoded
 
@@ -18,8 +19,6 @@ from headrace.runtime.text.encoded import Encoded
 LEAST, CAPTURED, COARSE = 16, 2048, 128
 # A row that lacks less than this part of the budget has the budget's length, so that full rows have one length.
 FULL = 16
-# torch.export gives one sequence a graph of its own, so a row holds two, the second empty if need be.
-SEQUENCES = 2
 
 
 def row_of(tokens: int, budget: int) -> int:
@@ -71,26 +70,10 @@ def _filled(order: list[int], left: list[int], budget: int, most: int) -> tuple[
 
 
 def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[Any]]:
-    """The step's inputs: int64 [1, tokens] by name, and `cu_seqlens`, int32 [sequences + 1].
-
-    Filling at the end belongs to no sequence; it takes the first token id and the first position.
-    """
+    """The step's inputs by name: int64 [1, tokens], and where each sequence begins, int32 [sequences + 1]."""
     held = [requests[request] for request in step.requests]
-    lengths = np.array([len(one.ids) for one in held])
-    ends = lengths.cumsum()
-    total = int(ends[-1])
-    offsets = np.empty(max(len(held), SEQUENCES) + 1, np.int32)
-    offsets[0], offsets[1 : len(held) + 1], offsets[len(held) + 1 :] = 0, ends, total
-    names = [name for name in program.signature.input_names if name != OFFSETS]
-    named: dict[str, NDArray[Any]] = dict(zip(names, np.zeros((len(names), 1, step.length), np.int64), strict=True))
-    np.concatenate([one.ids for one in held], out=named["input_ids"][0, :total])
-    if "position_ids" in named:
-        named["position_ids"][0, :total] = np.arange(total) - (ends - lengths).repeat(lengths)
-        named["position_ids"] += program.facts.positions.offset
-    if "token_type_ids" in named and any(one.types is not None for one in held):
-        kinds = [np.zeros(len(one.ids), np.int64) if one.types is None else one.types for one in held]
-        named["token_type_ids"][0, :total] = np.concatenate(kinds)
-    return named | {OFFSETS: offsets}
+    ids, types = [one.ids for one in held], [one.types for one in held]
+    return program.signature.named(feed.packed(program, ids, types, width=step.length))
 
 
 def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:

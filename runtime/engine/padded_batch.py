@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace import feed
 from headrace.ir import PaddingRule, Program
 from headrace.runtime.text.encoded import Encoded
 
@@ -81,22 +82,12 @@ def _filled(run: list[int], width: Callable[[int], int], batch_size: int | None,
 
 
 def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[np.int64]]:
-    """The step's inputs, padded on the right: int64 [requests, length] by name.
-
-    Padding takes the first position, so that no bucket reaches past a position table, and the first token id: the
-    attention mask alone says what is padding.
-    """
-    shape = (len(step.requests), step.length)
-    ids, mask, types = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for row, request in enumerate(step.requests):
-        encoded = requests[request]
-        count = len(encoded.ids)
-        ids[row, :count], mask[row, :count] = encoded.ids, 1
-        if encoded.types is not None:
-            types[row, :count] = encoded.types
-    positions = np.where(mask == 1, np.arange(step.length), 0) + program.facts.positions.offset
-    named = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": types}
-    return {name: named[name] for name in program.signature.input_names}
+    """The step's inputs, padded on the right: int64 [requests, length] by name."""
+    held = [requests[request] for request in step.requests]
+    ids, types = [one.ids for one in held], [one.types for one in held]
+    return program.signature.named(
+        feed.padded(ids, types, offset=program.facts.positions.offset, width=step.length)
+    )  # fmt: skip
 
 
 def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:

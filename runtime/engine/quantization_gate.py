@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace import feed
 from headrace.backends.interface import Backend, Quantizer
 from headrace.errors import InputError, TargetError, VerifyError
 from headrace.ir import Program, Quantized
@@ -57,12 +58,7 @@ def samples(program: Program) -> list[Encoded]:
             "Leave quantize out."
         )
     random, longest = np.random.default_rng(0), program.facts.limits.length or max(LENGTHS)
-    drawn = [random.integers(0, program.signature.vocabulary, min(length, longest)) for length in LENGTHS]
-    if program.signature.marker is not None:
-        for ids in drawn:  # the head reads the rows of one token, which must be there, and once
-            ids[ids == program.signature.marker] = (program.signature.marker + 1) % program.signature.vocabulary
-            ids[-1] = program.signature.marker
-    return [Encoded(ids) for ids in drawn]
+    return [Encoded(feed.random_ids(program.signature, random, min(length, longest))) for length in LENGTHS]
 
 
 def measure_quality(found: Quantized, got: Sequence[NDArray[Any]], wanted: Sequence[NDArray[Any]]) -> Quantized:

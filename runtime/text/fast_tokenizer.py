@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.tokenizer_equivalence import PROBES, alike
+from headrace.runtime.text.tokenizer_keys import IDS, TYPES
 
 
 def read_direct(tokenizer: Any, columns: list[list[str]], longest: int | None = None) -> list[Any]:
@@ -74,7 +75,7 @@ def reads_alike(tokenizer: Any) -> bool:
 
     def called(columns: list[list[str]]) -> list[tuple[list[int], list[int]]]:
         found = tokenizer(*columns, padding=False, truncation=False, return_token_type_ids=True, verbose=False)
-        return list(zip(found["input_ids"], found["token_type_ids"], strict=True))
+        return list(zip(found[IDS], found[TYPES], strict=True))
 
     def direct(columns: list[list[str]]) -> list[tuple[list[int], list[int]]]:
         return [(one.ids, one.type_ids) for one in read_direct(tokenizer, columns)]

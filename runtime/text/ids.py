@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InputError, InputTooLongError
-from headrace.ir import Program
+from headrace.ir import Program, Role
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import Sizes, in_parts
+from headrace.runtime.text.tokenizer_keys import TYPES
 from headrace.runtime.text.validate import many, read_array
-
-TYPES = "token_type_ids"
 
 
 def read_ids(
@@ -31,7 +30,7 @@ def read_ids(
     rows = _listed(token_ids, "token_ids")
     if token_type_ids is None:
         return len(rows), (_checked(program, rows, part, bound) for part in in_parts(map(_size, rows), sizes))
-    if TYPES not in program.signature.input_names:
+    if not program.signature.has(Role.TYPES):
         raise InputError(
             f"The model takes no {TYPES}; its inputs are {', '.join(program.signature.input_names)}. Leave them out."
         )

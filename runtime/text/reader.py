@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.fast_tokenizer import as_encoded, own_tokens, read_direct, reads_alike, types_alone
-from headrace.runtime.text.ids import TYPES
 from headrace.runtime.text.spans import Spans, read_spans
+from headrace.runtime.text.tokenizer_keys import IDS, TYPES
 from headrace.runtime.text.truncation import Piece, kept
 from headrace.utils.forks import Guard
 
@@ -84,7 +84,7 @@ class Reader:
     def _encoded(self, found: Any, pieces: list[Piece], offsets: bool, longest: int | None) -> list[Encoded]:
         encoded = []
         for row, piece in enumerate(pieces):
-            ids = np.asarray(found["input_ids"][row], np.int64)
+            ids = np.asarray(found[IDS][row], np.int64)
             types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
             one = Encoded(ids, types, self._spans(found, row, piece) if offsets else None)
             if self._tokenizer.is_fast and longest is not None and len(ids) > longest:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.runtime.text.tokenizer_keys import IDS
+
 
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -45,7 +47,7 @@ def read_spans(tokenizer: Any, found: Any, row: int, start: int, join: Callable[
         start: how many characters of the text were cut off before the tokenizer read it.
         join: spells tokens as text.
     """
-    ids = found["input_ids"][row]
+    ids = found[IDS][row]
     special = np.asarray(found["special_tokens_mask"][row], np.bool_)
     offsets = [
         (0, 0) if added else (a + start, b + start)

@@ -15,14 +15,15 @@ import numpy as np
 from tokenizers import normalizers
 
 from headrace.errors import InputError, InputTooLongError, warn
-from headrace.ir import Program
+from headrace.ir import Program, Role
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.chat import Chat, common_end
 from headrace.runtime.text.encoded import Encoded
-from headrace.runtime.text.ids import TYPES, read_ids, require_marker
+from headrace.runtime.text.ids import read_ids, require_marker
 from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.reader import Reader
+from headrace.runtime.text.tokenizer_keys import TYPES
 from headrace.runtime.text.truncation import Piece, about, clip, first_size, grown
 from headrace.runtime.text.validate import many, require_choice
 
@@ -83,7 +84,7 @@ class Texts:
         self._lower = program.facts.text.lower_case and tokenizer is not None
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
-        typed = TYPES in program.signature.input_names and TYPES in getattr(tokenizer, "model_input_names", ())
+        typed = program.signature.has(Role.TYPES) and TYPES in getattr(tokenizer, "model_input_names", ())
         rules = program.facts.text.chat
         self._chat = None if rules is None else Chat(self._tokenizer, rules)
         self._reader = Reader(self._tokenizer, typed, rendered=rules is not None)

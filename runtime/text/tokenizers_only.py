@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from headrace.errors import ArtifactError
 from headrace.runtime.text.tokenizer_equivalence import alike
+from headrace.runtime.text.tokenizer_keys import IDS, TYPES
 
 FILE = "tokenizer.json"
 
@@ -131,8 +132,8 @@ def _answers(tokenizer: Any, columns: list[list[str]]) -> list[Any]:
         return_special_tokens_mask=True, verbose=False,
     )  # fmt: skip
     rows = range(len(columns[0]))
-    named = [found[name] for name in ("input_ids", "token_type_ids", "special_tokens_mask")]
-    tokens = [tokenizer.convert_ids_to_tokens(found["input_ids"][row]) for row in rows]
+    named = [found[name] for name in (IDS, TYPES, "special_tokens_mask")]
+    tokens = [tokenizer.convert_ids_to_tokens(found[IDS][row]) for row in rows]
     offsets = [[tuple(pair) for pair in found["offset_mapping"][row]] for row in rows]
     joined = [tokenizer.convert_tokens_to_string(one) for one in tokens]
     return [named, tokens, offsets, joined, [found.sequence_ids(row) for row in rows]]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.feed import draw
 from headrace.ir import PER_TOKEN_OUTPUTS, TARGET, Output, Program
+from headrace.sample import draw
 from tests.tiny import fed
 
 FIRST_ID = 3  # past the special ids

@@ -11,14 +11,15 @@ import torch
 
 import headrace
 from headrace.errors import InputError, InputTooLongError
-from headrace.ir import Axis, Input
+from headrace.ir import Axis, Input, Role
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.tools.cli.lines import read_arrays
 from tests.synthetic import facts
 from tests.tiny import arrays, build
 
-SAMPLES = Input("input_values", "float32", (Axis("batch"), Axis("samples", None, 40, 20, least=60)))
-IMAGE = Input("pixel_values", "float32", (Axis("batch"), Axis("channels", 3), Axis("height", 4), Axis("width", 6)))
+SAMPLES = Input("input_values", Role.ARRAY, "float32", (Axis("batch"), Axis("samples", None, 40, 20, least=60)))
+SHAPE = (Axis("batch"), Axis("channels", 3), Axis("height", 4), Axis("width", 6))
+IMAGE = Input("pixel_values", Role.ARRAY, "float32", SHAPE)
 
 
 def reader(given: Input, rows: int | None = None, **options):

@@ -68,7 +68,7 @@ def launches(program: Program, family: str) -> list[Launch]:
         program: packed.
         family: the architecture, as `tuning.family` names it.
     """
-    graph = with_kernels(program.graph, family).graph
+    graph = with_kernels(program, family).graph
     left = iter(program.nodes.attention)
     found: dict[Any, Launch] = {}
     for node in graph.nodes:

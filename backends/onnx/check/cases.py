@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace import feed
 from headrace.backends.onnx import names
 from headrace.backends.onnx.session import Session
-from headrace.ir import PER_TOKEN_OUTPUTS, Output, PaddingRule, Program
+from headrace.ir import PER_TOKEN_OUTPUTS, Output, PaddingRule, Program, Role
 
 # Lengths of the sequences of each batch, none of them the trace's. The last one is asked for on both sides.
 BATCHES = ((1,), (11,), (5, 9, 2), (1, 17), (33, 20, 33, 6))
@@ -51,20 +52,11 @@ def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:
         lengths = [min(length, longest) for length in batch]
         if program.decision.padding is PaddingRule.UNPADDED:
             lengths = lengths[:1]
-        ids = tuple(_sequence(program, random, length) for length in lengths)
+        ids = tuple(tuple(feed.random_ids(program.signature, random, length).tolist()) for length in lengths)
         paired = (program.signature.token_types or 1) > 1
         yield Case(ids, left=False, paired=paired)
         if len(set(lengths)) > 1 and not lengths_only:
             yield Case(ids, left=True, paired=paired)
-
-
-def _sequence(program: Program, random: np.random.Generator, length: int) -> tuple[int, ...]:
-    """Pseudorandom tokens; the one that a head looks for stands at the end, as tokenizers put it."""
-    ids = [int(i) for i in random.integers(0, program.signature.vocabulary, length)]
-    if program.signature.marker is not None:
-        other = (program.signature.marker + 1) % program.signature.vocabulary
-        ids = [other if i == program.signature.marker else i for i in ids[:-1]] + [program.signature.marker]
-    return tuple(ids)
 
 
 def types_of(case: Case, row: int) -> NDArray[np.int64]:
@@ -75,18 +67,16 @@ def types_of(case: Case, row: int) -> NDArray[np.int64]:
 
 def feeds(case: Case, inputs: Iterable[str]) -> dict[str, NDArray[np.int64]]:
     """The batch as the model file's inputs."""
-    width = max(map(len, case.ids))
-    ids, mask, types = (np.zeros((len(case.ids), width), np.int64) for _ in range(3))
-    for row, own in enumerate(case.ids):
-        place = slice(width - len(own), width) if case.left else slice(len(own))
-        ids[row, place], mask[row, place], types[row, place] = own, 1, types_of(case, row)
-    known = {
-        "input_ids": ids,
-        names.PADDING: mask,
-        "token_type_ids": types,
-        names.LENGTHS: mask.sum(1),
-    }
+    values = by_role(case)
+    known = {names.INPUTS[role]: array for role, array in values.items()}
+    known[names.LENGTHS] = values[Role.PADDING].sum(1)
     return {name: known[name] for name in inputs}
+
+
+def by_role(case: Case) -> dict[Role, NDArray[np.int64]]:
+    """The batch as a program takes it, whose positions begin at 0: no model file reads any."""
+    types = [types_of(case, row) for row in range(len(case.ids))]
+    return feed.padded(case.ids, types, left=case.left)
 
 
 def answered(case: Case, session: Session, outputs: Sequence[Output]) -> list[list[NDArray[Any]]]:

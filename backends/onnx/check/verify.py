@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace import graphs
+from headrace import feed, graphs, sample
 from headrace.backends.onnx import names
 from headrace.backends.onnx.check.cases import (
     Case,
     Distance,
     answered,
+    by_role,
     distance,
     feeds,
     make_cases,
@@ -28,7 +29,7 @@ from headrace.backends.onnx.check.cases import (
 from headrace.backends.onnx.check.report import BOUNDS, Bound, Check, Report
 from headrace.backends.onnx.profiles import Profile
 from headrace.backends.onnx.session import HOST, Session
-from headrace.ir import Program
+from headrace.ir import Program, Role
 from headrace.utils import madvise
 
 # ONNX's own evaluator is slow: one batch, of models that it can hold in a moment.
@@ -123,11 +124,10 @@ def _oracle(program: Program, cases: Iterable[Case]) -> Oracle:
 def _takes_left(program: Program, oracle: Oracle) -> bool:
     """Whether the program itself answers alike on padding on the left: it may count positions from there."""
     left = next(((case, wanted) for case, wanted in oracle if case.left), None)
-    if left is None or names.POSITIONS in program.signature.input_names:
+    if left is None or program.signature.has(Role.POSITIONS):
         return True
     case, wanted = left
-    given = {name: torch.from_numpy(array) for name, array in feeds(case, program.signature.input_names).items()}
-    outputs, _ = graphs.run(program.graph, given)
+    outputs, _ = graphs.run(program.graph, sample.tensors(program, by_role(case)))
     return all(
         BOUNDS["float32"].holds(distance(real_rows(case, np.asarray(found.float()), output), rows))
         for output, found, rows in zip(program.signature.outputs, outputs, wanted, strict=True)
@@ -139,13 +139,7 @@ def _alone(program: Program, case: Case) -> list[list[NDArray[Any]]]:
     """For each output, the program's answer to each sequence alone and unpadded."""
     rows = []
     for row, own in enumerate(case.ids):
-        ids = torch.tensor([own])
-        given = {
-            "input_ids": ids,
-            names.PADDING: torch.ones_like(ids),
-            names.POSITIONS: torch.arange(len(own))[None] + program.facts.positions.offset,
-            "token_type_ids": torch.from_numpy(types_of(case, row))[None],
-        }
-        outputs, _ = graphs.run(program.graph, {name: given[name] for name in program.signature.input_names})
+        alone = feed.padded([own], [types_of(case, row)], offset=program.facts.positions.offset)
+        outputs, _ = graphs.run(program.graph, sample.tensors(program, alone))
         rows.append([np.asarray(output[0].float()) for output in outputs])
     return [list(column) for column in zip(*rows, strict=True)]

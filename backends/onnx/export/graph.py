@@ -96,10 +96,10 @@ def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:
         raise TargetError(
             f"The program holds {', '.join(unknown)}, which the target onnx cannot write. Use another target."
         )
-    if others := [name for name in program.signature.input_names if name not in names.INPUTS]:
+    if others := [name for name in program.signature.input_names if name not in names.INPUTS.values()]:
         raise TargetError(
             f"The program reads {', '.join(others)}; the target onnx serves models that read one sequence of token ids "
-            f"({', '.join(names.INPUTS)}). Use another target."
+            f"({', '.join(names.INPUTS.values())}). Use another target."
         )
 
 

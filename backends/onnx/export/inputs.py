@@ -33,7 +33,7 @@ def take_lengths(model: ir.Model) -> None:
         name=names.LENGTHS, shape=ir.Shape([names.BATCH]), type=ir.TensorType(ir.DataType.INT64)
     )  # fmt: skip
     model.graph.inputs.append(lengths)
-    sequence = made.op("Squeeze", [made.op("Shape", [given["input_ids"]], {"start": 1, "end": 2})])
+    sequence = made.op("Squeeze", [made.op("Shape", [given[names.IDS]], {"start": 1, "end": 2})])
     places = made.op("Range", [made.constant(0), sequence, made.constant(1)])
     real = made.op("Less", [places, made.op("Unsqueeze", [lengths, made.constant([1])])])
     _replace(model, padding, made.op("Cast", [real], {"to": ir.DataType.INT64}), made)

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.backends.gpu import executable
 from headrace.backends.gpu.passes.scaled_products import ScaleProducts, scaled_product
-from headrace.ir import Axis, Form, Input, Layout, Task
-from headrace.lowering.forms.packed import packed_inputs
+from headrace.ir import Axis, Form, Input, Layout, Role, Task
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
 from headrace.ops.quantized import FLOAT8, LINEAR_FP8, round_to_float8
@@ -79,7 +78,7 @@ def test_numbers_of_a_function_are_constants() -> None:
     graph = torch.fx.Graph()
     rows = graph.call_function(round_to_float8, (graph.placeholder("x"),))
     graph.output((graph.call_function(operator.getitem, (rows, 1)),))
-    given = Input("x", "float32", (Axis("batch"), Axis("width", 8)))
+    given = Input("x", Role.ARRAY, "float32", (Axis("batch"), Axis("width", 8)))
     signature = SimpleNamespace(inputs=(given,), input_names=("x",))
     program: Any = SimpleNamespace(signature=signature, form=Form(), dtype="float32")
     before = counters["aot_autograd"]["total"]
@@ -103,7 +102,7 @@ def test_a_program_in_its_terms(name: str, layout: Layout, stand_in: None, analy
     assert targets.count(scaled_product) == program.form.quantized.layers
     assert LINEAR_FP8 not in targets
     if layout is Layout.PACKED:
-        inputs = packed_inputs(program, program.signature.input_names[:-1], (5, 17, 3))
+        inputs = sample.row(program, (5, 17, 3))
     else:
         ids = torch.arange(12).reshape(2, 6) + 3
         named = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}

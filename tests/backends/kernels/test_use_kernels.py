@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.ir import Layout, PoolKind, Task
-from headrace.lowering.forms.packed import packed_inputs
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.ops.packed import pool_packed
 from tests.backends.kernels.test_attention import run_interpreted
@@ -38,14 +37,14 @@ def check_program(name: str, device: str) -> None:
     from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, TILES
 
     program = packed(name)
-    lowered = with_kernels(program.graph, "")
+    lowered = with_kernels(program, "")
     targets = [node.target for node in lowered.graph.nodes]
     assert targets.count(TILES) == 1
     assert targets.count(ATTENTION_TRITON) == len(program.nodes.attention)
     rotated = [node for node in lowered.graph.nodes if node.target is ROTATE]
     assert len(rotated) == ROTATED[name] * len(program.nodes.attention)
     assert all((node.args[3] is not None) == (name == "qwen3") for node in rotated)
-    inputs = packed_inputs(program, program.signature.input_names[:-1], LENGTHS)
+    inputs = sample.row(program, LENGTHS)
     (wanted,), _ = graphs.run(program.graph, inputs)
     (found,), _ = graphs.run(lowered, inputs)
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)

@@ -86,7 +86,7 @@ def test_a_projection_is_the_embedding(traced, tower):
 def test_a_pooler_without_weights_is_not_taken():
     """Many ViT checkpoints lack theirs: its vector would be random."""
     taken = traced_of(build("vit"))
-    assert (taken.pooling.kinds, taken.pooling.assumed) == ((), True)
+    assert (taken.facts.pooling.kinds, taken.facts.pooling.assumed) == ((), True)
     left = traced_of(build("vit"), missing=("pooler.dense.weight", "pooler.dense.bias"))
     assert left.facts.pooling.kinds == (PoolKind.MEAN,)
 

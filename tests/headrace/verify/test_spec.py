@@ -25,6 +25,7 @@ from headrace.ir import (
     Program,
     Quantized,
     RecurrentSpec,
+    Role,
     Route,
     Stage,
     State,
@@ -147,6 +148,14 @@ def without(name: str) -> Change:
     return lambda program: program.with_(inputs=tuple(one for one in program.signature.inputs if one.name != name))
 
 
+def role_of_first(*roles: Role) -> Change:
+    """The first inputs have these roles."""
+    return lambda program: program.with_(
+        inputs=tuple(replace(one, role=role) for one, role in zip(program.signature.inputs, roles, strict=False))
+        + program.signature.inputs[len(roles) :]
+    )
+
+
 def first_output(**changes: Any) -> Change:
     return lambda program: program.with_(
         outputs=(replace(program.signature.outputs[0], **changes), *program.signature.outputs[1:])
@@ -173,7 +182,7 @@ BROKEN = [
     Broken("two nodes of one name", mangled(one_name_twice), EVERY, "node_names", ""),
     Broken(
         "a ghost input",
-        lambda p: p.with_(inputs=(*p.signature.inputs, Input("ghost"))),
+        lambda p: p.with_(inputs=(*p.signature.inputs, Input("ghost", Role.TARGET_IDS))),
         EVERY,
         "inputs_placed",
         "ghost",
@@ -187,6 +196,8 @@ BROKEN = [
         "inputs_placed",
         "input_ids",
     ),
+    Broken("two inputs of one role", role_of_first(Role.TYPES, Role.TYPES), EVERY, "input_roles", "input_ids"),
+    Broken("whole numbers called an array", role_of_first(Role.ARRAY), EVERY, "input_roles", "input_ids"),
     Broken("inputs out of order", lambda p: p.with_(inputs=p.signature.inputs[::-1]), EVERY, "inputs_placed", ""),
     Broken(
         "an output that no node makes",

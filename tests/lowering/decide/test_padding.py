@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from headrace import sample
 from headrace.frontend.trace import trace
 from headrace.ir import PaddingRule
-from headrace.lowering.decide.padding import MeasurePadding, sample_inputs
+from headrace.lowering.decide.padding import MeasurePadding
 from tests.tiny import build, checkpoint
 
 
@@ -105,7 +106,7 @@ def test_stays_within_the_limit(traced, limit):
 
 
 def test_the_sample_holds_what_would_leak(traced):
-    given = sample_inputs(traced("roberta").program, 3, 6)
+    given = sample.one(traced("roberta").program, 3, 6)
     assert given["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0]]
     assert given["position_ids"].tolist() == [[2, 3, 4, 2, 2, 2]]
     assert (given["input_ids"] != 0).all()

@@ -5,12 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.errors import AttentionTypeError
 from headrace.frontend.probe.behaviour import Behaviour
 from headrace.frontend.trace import trace
 from headrace.ir import AttentionType, MaskKind, Verdict, Window
-from headrace.lowering.decide.padding import sample_inputs
 from headrace.lowering.decide.probe import Probe
 from headrace.lowering.pipeline import analyse
 from headrace.lowering.types.attention import TypeAttention
@@ -382,5 +381,5 @@ def test_a_wrong_window_in_the_whole_graph_is_caught_before_anything_is_served()
 
 
 def test_sample_inputs_put_padding_on_the_right(analysed):
-    given = sample_inputs(analysed("bert"), 3, 5)
+    given = sample.one(analysed("bert"), 3, 5)
     assert given["attention_mask"].tolist() == [[1, 1, 1, 0, 0]]

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.errors import TraceError
 from headrace.frontend.trace import trace
 from headrace.ir import OFFSETS, BiasKind, Layout, PoolKind, Task
-from headrace.lowering.forms.packed import PADDING, Pack, packed_inputs
+from headrace.lowering.forms.packed import Pack
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.ops.attention import ATTENTION, MASK, POOL, pool_rows
 from headrace.ops.packed import ATTENTION_VARLEN, pool_packed
-from tests.tiny import build, checkpoint
+from tests.tiny import build, checkpoint, fed
 
 LENGTHS = (5, 17, 3, 11, 1, 12)
 CASES = {
@@ -46,13 +46,12 @@ def test_each_sequence_answers_as_alone(name: str, analysed: Any) -> None:
 
 def assert_alone(padded: Any, program: Any, per_token: bool) -> None:
     """Each sequence of the row answers as the padded program answers it alone."""
-    inputs = packed_inputs(program, program.signature.input_names[:-1], LENGTHS)
+    inputs = sample.row(program, LENGTHS)
     (together,), _ = graphs.run(program.graph, inputs)
     begin = 0
     for row, length in enumerate(LENGTHS):
-        one = {key: value[:, begin : begin + length] for key, value in inputs.items() if key != OFFSETS}
-        one[PADDING] = torch.ones_like(one["input_ids"])
-        (alone,), _ = graphs.run(padded.graph, {key: one[key] for key in padded.signature.input_names})
+        ids = inputs["input_ids"][:, begin : begin + length]
+        (alone,), _ = graphs.run(padded.graph, fed(padded, ids))
         got = together[:, begin : begin + length] if per_token else together[row : row + 1]
         torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
         begin += length
@@ -69,7 +68,7 @@ def test_what_is_left_of_the_graph(analysed: Any) -> None:
 
 def test_p8_positions_begin_anew(analysed: Any) -> None:
     """P8: the RoBERTa family starts past its padding id in every sequence."""
-    inputs = packed_inputs(analysed("roberta"), ("position_ids",), (3, 5))
+    inputs = sample.row(Pack()(prepare(analysed("roberta"), Task.EMBED)), (3, 5))
     assert inputs["position_ids"].tolist() == [[2, 3, 4, 2, 3, 4, 5, 6]]
     assert inputs[OFFSETS].tolist() == [0, 3, 8]
 

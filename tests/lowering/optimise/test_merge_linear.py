@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from headrace import graphs
+from headrace import graphs, sample
 from headrace.ir import Layout, Task
 from headrace.lowering.forms.choose import ChooseLayout
-from headrace.lowering.forms.packed import packed_inputs
 from headrace.lowering.optimise.merge_linear import LINEAR, MergeLinear
 from headrace.lowering.pipeline import prepare
 
@@ -38,7 +37,7 @@ def test_one_product_for_what_reads_the_same_rows(
         named = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
         inputs = {n: named.get(n, torch.arange(6).expand(2, 6)) for n in apart.signature.input_names}
     else:
-        inputs = packed_inputs(apart, apart.signature.input_names[:-1], LENGTHS)
+        inputs = sample.row(apart, LENGTHS)
     (one,), (other,) = (graphs.run(program.graph, inputs)[0] for program in (apart, merged))
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 

@@ -36,13 +36,13 @@ def test_every_attention_side_by_side(program: Any) -> None:
 
 
 def test_a_packed_row_has_the_rows_of_each_sequence_alone(analysed: Any) -> None:
-    from headrace.lowering.forms.packed import packed_inputs
+    from headrace import sample
 
     padded = run_passes(prepare(analysed("bert"), Task.EMBED), (Tap(),))
     packed = run_passes(prepare(analysed("bert"), Task.EMBED, Layout.PACKED), (Tap(),))
     assert packed.form.layout is Layout.PACKED
     assert [tap.width for tap in packed.nodes.taps] == [tap.width for tap in padded.nodes.taps]
-    inputs = packed_inputs(packed, packed.signature.input_names[:-1], (3, 5))
+    inputs = sample.row(packed, (3, 5))
     (together,), _ = graphs.run(packed.graph, inputs)
     (alone,), _ = graphs.run(padded.graph, fed(padded, inputs["input_ids"][:, 3:]))
     torch.testing.assert_close(together[:, 3:], alone, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,7 @@ import headrace
 from headrace.backends.cpu import Cpu
 from headrace.backends.reference import Reference
 from headrace.errors import HeadraceWarning, OutOfMemoryError
-from headrace.ir import OFFSETS, Input, Layout, Positions, PositionSource
+from headrace.ir import OFFSETS, Layout, Positions, PositionSource
 from headrace.runtime.engine import padded_batch
 from headrace.runtime.engine.engine import Engine
 from headrace.runtime.engine.packed_batch import assemble, plan, row_of, rows
@@ -23,14 +23,14 @@ from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import PACKED
 from headrace.runtime.tools.inspect.report import explain
 from tests.conformance import oracle
-from tests.synthetic import facts
+from tests.synthetic import facts, token_inputs
 from tests.tiny import VOCABULARY
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60)
 
 
 def made(*names: str, offset: int = 0) -> Any:
-    inputs = tuple(Input(name) for name in (*names, OFFSETS))
+    inputs = token_inputs(*names, OFFSETS)
     return facts(inputs=inputs, layout=Layout.PACKED, positions=Positions(PositionSource.INPUT, offset))
 
 

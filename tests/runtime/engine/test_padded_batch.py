@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.ir import Input, Limits, PaddingRule, Positions, PositionSource, Program
+from headrace.ir import Limits, PaddingRule, Positions, PositionSource, Program
 from headrace.runtime.engine.padded_batch import assemble, bucket, plan
 from headrace.runtime.text.encoded import Encoded
 from tests.synthetic import facts as made_program
+from tests.synthetic import token_inputs
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60)
 
@@ -54,7 +55,7 @@ def test_bucket_never_passes_the_limit(length: int, longest: int, width: int) ->
 
 def test_padding_takes_the_first_position_and_the_mask_says_what_it_is() -> None:
     made = of(
-        inputs=tuple(map(Input, ("input_ids", "attention_mask", "position_ids"))),
+        inputs=token_inputs("input_ids", "attention_mask", "position_ids"),
         positions=Positions(PositionSource.INPUT, 2, 20),
     )
     (step,) = plan([2, 3], made, step_tokens=512)

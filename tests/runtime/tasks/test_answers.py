@@ -14,7 +14,6 @@ from headrace.frontend.facts.config_claims import read_labels
 from headrace.ir import (
     Activation,
     Head,
-    Input,
     Labels,
     Limits,
     Output,
@@ -30,6 +29,7 @@ from headrace.runtime.tasks.classify import classification
 from headrace.runtime.tasks.token_classify import AGGREGATIONS, Aggregation, Entity, entities
 from headrace.runtime.tasks.vectors import normalise, similarity
 from headrace.runtime.text.tokenizer import Texts
+from tests.synthetic import token_inputs
 
 
 def labels(count: int, activation: Activation, names: tuple[str, ...] | None = None) -> Labels:
@@ -118,7 +118,7 @@ def facts(vocabulary: int) -> Program:
         source=Source("test", "", (), 0),
         stage=Stage.TYPED,
         dtype="float32",
-        inputs=(Input("input_ids"),),
+        inputs=token_inputs("input_ids"),
         outputs=(Output("logits", OutputKind.TOKEN_LOGITS, 8),),
         head=Head.TOKEN,
         vocabulary=vocabulary,

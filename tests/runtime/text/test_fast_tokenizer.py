@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from tokenizers import processors
 
-from headrace.ir import Input
 from headrace.runtime.text import reader as readers
 from headrace.runtime.text.fast_tokenizer import read_direct, reads_alike
 from headrace.runtime.text.tokenizer import Texts
-from tests.synthetic import facts
+from tests.synthetic import facts, token_inputs
 from tests.words import bert_like, gpt_like
 
 
@@ -60,7 +59,7 @@ def test_token_types_of_a_text_alone_are_read_where_one_is_not_zero() -> None:
     )
     found = []
     for tokenizer in (plain, other):
-        reader = Texts(tokenizer, facts(inputs=(Input("input_ids"), Input("token_type_ids")), token_types=3))
+        reader = Texts(tokenizer, facts(inputs=token_inputs("input_ids", "token_type_ids"), token_types=3))
         found.append(reader.encode(["water runs"] * 80, truncate=None)[0].types)
     assert found[0] is None or not found[0].any()
     assert found[1] is not None

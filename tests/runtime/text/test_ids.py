@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from headrace.errors import InputError, InputTooLongError
-from headrace.ir import Input, Program
+from headrace.ir import Program
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.ids import read_ids
 from headrace.runtime.text.prefetch import PACKED
-from tests.synthetic import facts
+from tests.synthetic import facts, token_inputs
 
 # The second part of requests of one token begins here.
 SECOND = int(PACKED.first)
@@ -27,7 +27,7 @@ def checked(*given: Any) -> list[Encoded]:
 
 
 def typed_facts(**changes: Any) -> Program:
-    return facts(inputs=(Input("input_ids"), Input("token_type_ids")), **changes)
+    return facts(inputs=token_inputs("input_ids", "token_type_ids"), **changes)
 
 
 def ids(encoded: list[Encoded]) -> list[list[int]]:
@@ -76,7 +76,7 @@ def test_token_types_must_fit() -> None:
         with pytest.raises(InputError, match=met):
             checked(typed_facts(), [[1, 2]], types, Bound(None, ""))
     with pytest.raises(InputError, match="takes no token_type_ids; its inputs are input_ids"):
-        checked(facts(inputs=(Input("input_ids"),)), [[1]], [[0]], Bound(None, ""))
+        checked(facts(inputs=token_inputs("input_ids")), [[1]], [[0]], Bound(None, ""))
 
 
 @pytest.mark.parametrize(

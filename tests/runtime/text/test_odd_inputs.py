@@ -13,18 +13,18 @@ import torch
 
 import headrace
 from headrace.errors import InputError
-from headrace.ir import Input
+from headrace.ir import Input, Role
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.tasks.vectors import similarity
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import many
 from tests.runtime.text.test_ids import checked
-from tests.synthetic import facts
+from tests.synthetic import facts, token_inputs
 from tests.tiny import build
 from tests.words import bert_like
 
-WAVES = Input("input_values", "float32", (headrace.ir.BATCH, headrace.ir.Axis("samples", None)))
-TYPED = (Input("input_ids"), Input("token_type_ids"))
+WAVES = Input("input_values", Role.ARRAY, "float32", (headrace.ir.BATCH, headrace.ir.Axis("samples", None)))
+TYPED = token_inputs("input_ids", "token_type_ids")
 UNBOUND = headrace.runtime.text.bounds.Bound(None, "")
 Two = namedtuple("Two", "first second")
 

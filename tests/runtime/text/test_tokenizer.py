@@ -11,10 +11,10 @@ import pytest
 from headrace import examples
 from headrace.errors import InputError
 from headrace.ir import (
-    Input,
     TextRules,
 )
 from headrace.runtime.text.tokenizer import Texts
+from tests.synthetic import token_inputs
 from tests.trained import (
     KINDS,
     Counting,
@@ -52,7 +52,7 @@ def test_p13_no_token_types_where_the_tokenizer_or_the_model_has_none() -> None:
     names = ["input_ids", "attention_mask"]
     for tokenizer, inputs in (
         (wordpiece(model_input_names=names), program()),
-        (wordpiece(), program(inputs=(Input("input_ids"),))),
+        (wordpiece(), program(inputs=token_inputs("input_ids"))),
     ):
         (one,) = Texts(tokenizer, inputs).encode([("the fox", "the dog")], truncate=None, pairs=True)
         assert one.types is None

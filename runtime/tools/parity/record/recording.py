@@ -15,7 +15,7 @@ from headrace import graphs
 from headrace.backends import backend as find_backend
 from headrace.errors import InputError, ParityError
 from headrace.frontend.load.checkpoint import find_folder
-from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, Program, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, Program, Role, Task
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.api import Traced
 from headrace.runtime.artifact.export_onnx import without_places
@@ -48,6 +48,10 @@ CARRIED_BYTES = 8 << 20
 # float32 are its noise.
 AGREEMENT = 1e-5
 SIDE_FILES = ("config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+
+
+# What a decoder whose answer is not read may be given.
+TARGETS = {Role.TARGET_IDS: Role.IDS, Role.TARGET_PADDING: Role.PADDING}
 
 
 def record(
@@ -174,8 +178,9 @@ def _answers(traced: Traced, answer: Program, task: Task, requests: Sequence[Enc
 
     def eager(inputs: dict[str, Tensor]) -> Tensor:
         # An encoder-decoder's decoder, where the task reads the encoder alone, may be given any target.
-        given = {name: inputs[name.removeprefix("decoder_")] for name in traced.program.signature.input_names}
-        return traced.behaviour.outputs(given)[place]
+        values = {one.role: inputs[one.name] for one in answer.signature.inputs}
+        values |= {role: values[text] for role, text in TARGETS.items()}
+        return traced.behaviour.outputs(traced.program.signature.named(values))[place]
 
     return alone(answer, requests, eager)
 

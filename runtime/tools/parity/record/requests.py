@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ir import Program
+from headrace import feed
+from headrace.ir import Program, Role
 from headrace.runtime.text.encoded import Encoded
 
 # The longest request has so many tokens where no window asks for more, and at most so many where one does.
 LONG, LONGEST = 24, 1024
-TYPES = "token_type_ids"
 # Vocabularies begin with what pads, begins and ends a text.
 FIRST = 3
 
@@ -27,13 +27,7 @@ def _lengths(program: Program) -> tuple[int, ...]:
 
 
 def _request(program: Program, generator: np.random.Generator, length: int) -> Encoded:
-    first = min(FIRST, program.signature.vocabulary - 1)
-    ids = generator.integers(first, program.signature.vocabulary, length)
-    if program.signature.marker is not None:
-        ids[ids == program.signature.marker] = (
-            program.signature.marker + 1 if program.signature.marker + 1 < program.signature.vocabulary else first
-        )
-        ids[-1] = program.signature.marker
-    typed = TYPES in program.signature.input_names and (program.signature.token_types or 0) > 1
+    ids = feed.random_ids(program.signature, generator, length, FIRST)
+    typed = program.signature.has(Role.TYPES) and (program.signature.token_types or 0) > 1
     types = (np.arange(length) >= length // 2).astype(np.int64) if typed else None
-    return Encoded(ids.astype(np.int64), types)
+    return Encoded(ids, types)
