@@ -6,58 +6,56 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.compat.torch import operator_name
 from headrace.errors import TraceError, non_finite
-from headrace.frontend.eager.borrowed import borrowed
-from headrace.frontend.eager.run import special_ids
-from headrace.frontend.eager.signature import DECODED, CallSignature, call, hidden_rows, positions, sample
+from headrace.frontend.eager.model import EagerModel
+from headrace.frontend.eager.signature import DECODED, hidden_rows
 from headrace.ir import Limits, Positions, PositionSource
 
-LENGTH = 5
 GRAPH_LENGTHS = (4, 7)
 # Views and casts between an index and the table that it looks up.
 PLAIN = ("view", "expand", "clone", "_to_copy", "to", "unsqueeze", "squeeze", "slice", "select", "alias", "reshape")
 
 
-def find_offset(module: nn.Module, config: Any, signature: CallSignature, vocabulary: int) -> int:
-    """The first token's position, found by behaviour: explicit positions that change nothing, bit for bit.
+def with_offset(model: EagerModel) -> EagerModel:
+    """The model with its first token's position, found by behaviour: positions that change nothing, bit for bit.
 
-    The RoBERTa family starts past its padding id; others at 0. Nothing here knows their names.
+    The RoBERTa family starts past its padding id; others at 0. Nothing here knows their names. Each offset is a run of
+    its own, held against the first run of all, where the model made its positions itself.
 
     Raises:
         TraceError: no small offset gives what the model gives by itself.
     """
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
-    with borrowed(module), torch.no_grad():
-        alone = _answer(call(module, signature, inputs))
-        if not torch.isfinite(alone).all():
-            raise non_finite("The model's own forward on plain tokens", str(alone.dtype).removeprefix("torch."))
-        pad = getattr(config, "pad_token_id", None)
-        for offset in dict.fromkeys((0, *([pad + 1] if isinstance(pad, int) and pad >= 0 else []), 1, 2)):
-            try:
-                given = call(module, signature, inputs | {"position_ids": positions(1, LENGTH, offset)})
-            except IndexError:
-                continue
-            if torch.equal(alone, _answer(given)):
-                return offset
+    if "position_ids" not in model.signature.inputs:
+        return model
+    alone = _answer(model.run(model.plain))
+    if not torch.isfinite(alone).all():
+        raise non_finite("The model's own forward on plain tokens", str(alone.dtype).removeprefix("torch."))
+    pad = getattr(model.config, "pad_token_id", None)
+    for offset in dict.fromkeys((0, *([pad + 1] if isinstance(pad, int) and pad >= 0 else []), 1, 2)):
+        placed = replace(model, offset=offset)
+        try:
+            given = placed.run(placed.placed)
+        except IndexError:
+            continue
+        if torch.equal(alone, _answer(given)):
+            return placed
     raise TraceError(
         "The model takes position_ids, but no offset of 0, 1, 2 or past the padding id gives what it gives by itself."
     )
 
 
-def without_added_types(module: nn.Module, config: Any, signature: CallSignature, vocabulary: int) -> CallSignature:
+def without_added_types(model: EagerModel) -> EagerModel:
     """Leave token types out where zeros are not what the model takes by itself: GPT-2 adds a row for them."""
-    if "token_type_ids" not in signature.inputs:
-        return signature
-    kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
-    with borrowed(module), torch.no_grad():
-        same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
-    return signature if same else kept
+    if "token_type_ids" not in model.signature.inputs:
+        return model
+    kept = model.without("token_type_ids")
+    same = torch.equal(_answer(model.run(model.plain)), _answer(kept.run(kept.plain)))
+    return model if same else kept
 
 
 def _answer(output: Any) -> Tensor:
