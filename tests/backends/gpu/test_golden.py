@@ -12,7 +12,7 @@ from torch import fx
 from headrace import graphs
 from headrace.backends.gpu.pipeline import compiler_passes
 from headrace.graphs.passes import run_graph_passes
-from headrace.ir import Layout, Task
+from headrace.ir import Layout, Role, Task
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
 
@@ -42,7 +42,7 @@ def test_passes(name: str, bits: int, family: str, analysed: Any, golden: Any) -
     if bits == 8:
         program = QuantizeLinear(least=32)(program)
     exported, parts = program.graph, []
-    for step in kernel_passes(family):
+    for step in kernel_passes(family, str(program.signature.name(Role.IDS))):
         before = counted(exported.graph)
         exported = graphs.rewrite(exported, partial(run_graph_passes, passes=(step,)))
         parts.append(told(step.name, before, counted(exported.graph)))
