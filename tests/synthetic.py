@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.ir import (
+    BATCH,
     OFFSETS,
+    TARGET,
     Activation,
     AttentionSpec,
     AttentionType,
@@ -69,8 +71,9 @@ def labels(count: int) -> Labels:
 
 
 def token_inputs(*names: str) -> tuple[Input, ...]:
-    """Inputs [batch, sequence] by the names that transformers gives them."""
-    return tuple(Input(name, ROLES[name]) for name in names)
+    """Inputs [batch, sequence] by the names that transformers gives them; `target_ids` is a sequence of its own."""
+    target = Input("target_ids", Role.TARGET_IDS, axes=(BATCH, TARGET))
+    return tuple(target if name == target.name else Input(name, ROLES[name]) for name in names)
 
 
 def facts(*types: AttentionType, **changes: Any) -> Program:

@@ -134,7 +134,7 @@ def test_a_wrapper_routes_as_the_model_inside(analysed, name):
     made = trace(checkpoint(Somebodys(build(name))))
     program, inner = analyse(made.program, made.behaviour), analysed(name)
     assert program.decision.route == inner.decision.route
-    assert program.decision.tasks == inner.tasks
+    assert program.decision.tasks == inner.decision.tasks
     assert program.signature.inputs == inner.signature.inputs
     assert [s.type for s in program.nodes.attention] == [s.type for s in inner.nodes.attention]
 
