@@ -43,7 +43,7 @@ def beside(work: Callable[[], Any], ask: Callable[[], None]) -> Any:
 
 def read(model: Any) -> list[list[int]]:
     """The token ids of the texts: so many that the tokenizer's library is asked directly."""
-    return [one.ids.tolist() for one in model._texts().encode(TEXTS * 2, truncate=True)]
+    return [one.ids.tolist() for one in model._reader.encode(TEXTS * 2, truncate=True)]
 
 
 @pytest.mark.parametrize("whose", ["given", "model's"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_streams_that_are_closed_or_full(line: str, code: int, out: str, err: st
     assert ran.stderr.count("\n") == bool(err)
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """What starts tests in the background may have SIGINT ignored, which the command leaves so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", signals.SIGNALS)
 def test_a_signal_ends_it_whatever_becomes_of_the_exception(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -64,6 +74,7 @@ def test_a_signal_ends_it_whatever_becomes_of_the_exception(number: signal.Signa
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("heeded")
 def test_a_signal_that_python_drops_is_sent_anew() -> None:
     class Thing:
         pass
