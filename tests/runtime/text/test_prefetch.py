@@ -98,8 +98,10 @@ def test_an_error_reaches_the_caller_after_what_came_before() -> None:
 
 def test_who_stops_asking_ends_the_work() -> None:
     begun: list[int] = []
+    before = set(threading.enumerate())
     made = made_ahead(range(9), begun.append)
     next(made)
+    assert set(threading.enumerate()) - before
     made.close()
     assert max(begun) < AHEAD
-    assert not [thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name]
+    assert not set(threading.enumerate()) - before
