@@ -75,6 +75,20 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class Memory(Protocol):
+    """A backend that holds what lives between steps: the caches of cached programs, as its executables take them."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """What all caches of a program may take, where the caller sets no bound."""
+        ...
+
+    def resized(self, array: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """An array of that shape that begins as `array` does, None for nothing; the rest of it may hold any numbers."""
+        ...
+
+
+@runtime_checkable
 class Quantizer(Protocol):
     """A backend that runs programs whose linear layers multiply in fewer bits; the others run none."""
 

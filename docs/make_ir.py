@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.compat.torch import OpOverload
 from headrace.ir import MaskKind, Window
+from headrace.ops import stateful
 from headrace.ops.attention import materialise_mask
+from headrace.ops.stateful import STATEFUL
 
 PAGE = Path(__file__).with_name("ir.md")
-MODULES = ("attention", "packed", "recurrent", "linear_recurrence", "quantized")
+MODULES = ("attention", "packed", "recurrent", "linear_recurrence", "quantized", "cached", "stateful")
 B, L, H, D, N, T = 2, 5, 2, 4, 3, 7
 INTRODUCTION = """# The operators of the IR
 
@@ -67,24 +70,29 @@ def room(name: str) -> Iterator[str]:
     """The operators of one module."""
     module = importlib.import_module(f"headrace.ops.{name}")
     yield f"## {name}\n\n{paragraphs(module)}"
-    for found in operators(module):
-        yield from operator(found)
+    for called, definition in operators(module):
+        yield from operator(called, definition)
 
 
-def operators(module: ModuleType) -> list[Any]:
-    """The operators that a module defines, in its order."""
-    held = [value for value in vars(module).values() if isinstance(value, torch.library.CustomOpDef)]
-    return [one for one in held if inspect.getmodule(one._init_fn) is module]
+def operators(module: ModuleType) -> list[tuple[Any, Any]]:
+    """The operators that a module defines, in its order, each with its definition; a table's follow its others."""
+    held = vars(module)
+    custom = [(one, one._init_fn) for one in held.values() if isinstance(one, torch.library.CustomOpDef)]
+    plain = [(one, held[one._opname]) for one in held.values() if isinstance(one, OpOverload) and one._opname in held]
+    table = [(one, kind.run) for one, kind in STATEFUL.items()] if module is stateful else []
+    return [(one, run) for one, run in (*custom, *plain, *table) if table or inspect.getmodule(run) is module]
 
 
-def operator(definition: Any) -> Iterator[str]:
+def operator(called: Any, definition: Any) -> Iterator[str]:
     """One operator: schema, meaning, example."""
-    name = definition._name
-    yield f"### `headrace::{name}{definition._schema}`"
-    yield paragraphs(definition._init_fn)
+    name, schema = getattr(called, "_name", ""), called._schema
+    yield f"### `headrace::{name.removeprefix('headrace::')}{str(schema)[str(schema).index('(') :]}`"
+    yield paragraphs(definition)
+    if name not in EXAMPLES:
+        return
     given = EXAMPLES[name]()
-    result = definition(*given)
-    names = list(inspect.signature(definition._init_fn).parameters)
+    result = called(*given)
+    names = list(inspect.signature(definition).parameters)
     shown = ", ".join(f"{key}={said(value)}" for key, value in zip(names, given, strict=True))
     yield f"Example: `{name}({shown})` is `{said(result)}`."
 
@@ -136,6 +144,7 @@ EXAMPLES: dict[str, Any] = {
     "gated_delta_rule": lambda: (
         drawn(B, L, H, D), drawn(B, L, H, D), drawn(B, L, H, N), -drawn(B, L, H), drawn(B, L, H), True,
     ),
+    "token_shift": lambda: (drawn(B, L, D),),
     "linear_recurrence": lambda: (drawn(B, L, D), drawn(B, L, D)),
     "wkv": lambda: (drawn(D), drawn(D), drawn(B, L, D), drawn(B, L, D)),
     "mlstm": lambda: (

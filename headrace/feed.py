@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,61 @@ def packed(
         kinds = [np.zeros(len(own), np.int64) if one is None else one for own, one in zip(ids, types, strict=True)]
         made[Role.TYPES][0, :total] = np.concatenate(kinds)
     return made | {Role.OFFSETS: offsets}
+
+
+class Piece(NamedTuple):
+    """What a step of a cached program runs of one sequence.
+
+    Attributes:
+        ids: its next tokens.
+        context: how many of its tokens came before.
+        tables: its blocks in each group of caches, -1 for those that are given back.
+        row: of its state.
+        wanted: of how many of these tokens, the last ones, an answer is asked for.
+        types: their token types, None for zeros.
+        length: rows of its encoder.
+    """
+
+    ids: NDArray[np.int64]
+    context: int = 0
+    tables: Sequence[Sequence[int]] = ()
+    row: int = 0
+    wanted: int = 1
+    types: NDArray[np.int64] | None = None
+    length: int = 0
+
+
+def cached(program: Program, pieces: Sequence[Piece]) -> dict[Role, NDArray[Any]]:
+    """What a cached program takes of a step, but for the caches. See `headrace.ops.cached` for each.
+
+    Slots and blocks have a first axis for the groups, in the program's order.
+    """
+    counts = np.array([len(piece.ids) for piece in pieces])
+    ends = counts.cumsum()
+    given: dict[Role, NDArray[Any]] = {
+        Role.IDS: np.concatenate([piece.ids for piece in pieces])[None],
+        Role.OFFSETS: np.concatenate([[0], ends]).astype(np.int32),
+        Role.CONTEXT: np.array([piece.context for piece in pieces], np.int32),
+        Role.ROWS: np.array([piece.row for piece in pieces], np.int32),
+        Role.LENGTHS: np.array([piece.length for piece in pieces], np.int32),
+        Role.WANTED: np.concatenate(
+            [np.arange(end - piece.wanted, end) for end, piece in zip(ends.tolist(), pieces, strict=True)]
+        ),
+    }
+    places = np.arange(ends[-1]) + (given[Role.CONTEXT] - ends + counts).repeat(counts)
+    given[Role.POSITIONS] = (places + program.facts.positions.offset)[None]
+    given[Role.TYPES] = np.concatenate(
+        [np.zeros(len(piece.ids), np.int64) if piece.types is None else piece.types for piece in pieces]
+    )[None]
+    if groups := range(len(program.form.groups)):
+        most, size = max(len(table) for piece in pieces for table in piece.tables), program.form.block
+        given[Role.BLOCKS] = blocks = np.full((len(groups), len(pieces), most), -1, np.int32)
+        for order, piece in enumerate(pieces):
+            for group in groups:
+                blocks[group, order, : len(piece.tables[group])] = piece.tables[group]
+        owner = np.arange(len(pieces)).repeat(counts)
+        given[Role.SLOTS] = blocks[:, owner, places // size].astype(np.int64) * size + places % size
+    return given
 
 
 def marked(signature: Signature, ids: NDArray[np.int64]) -> NDArray[np.int64]:

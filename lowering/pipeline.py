@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.ir import Layout, Prefill, Program, Task
+from headrace.ir import TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Task
 from headrace.ir.passes import Pass, run_passes
 from headrace.lowering.decide import probe
 from headrace.lowering.decide.enable import EnableTasks
 from headrace.lowering.decide.padding import MeasurePadding
 from headrace.lowering.decide.probe import Probe
 from headrace.lowering.decide.route import DecideRoute
+from headrace.lowering.forms.cached import CacheStates
 from headrace.lowering.forms.choose import ChooseLayout
 from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.merge_linear import MergeLinear
@@ -42,6 +43,8 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
 
 def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
     """From there to the program of one task, ready for a backend's decompositions."""
+    if TASK_RULES[task].needs is Needs.DECODING:
+        return (SelectTask(task, (OutputKind.HIDDEN,)), CacheStates(), MergeLinear())
     if layout is Layout.PADDED:
         return (SelectTask(task),)
     return (SelectTask(task), ChooseLayout(layout), MergeLinear())

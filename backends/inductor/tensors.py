@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,18 @@ class OnTensors:
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a contiguous tensor."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+
+    @property
+    def cache_bytes(self) -> int:
+        """Half of what the host has free."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+    def resized(self, array: Tensor | None, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """A larger copy, zeros past what there was."""
+        made = torch.zeros(shape, dtype=getattr(torch, dtype))
+        if array is not None:
+            made[: len(array)] = array
+        return made
 
     @on_living_threads
     def fetch(self, output: Tensor) -> NDArray[np.float32]:

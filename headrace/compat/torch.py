@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "TorchDispatchMode",
     "argument_names",
     "compile_code",
+    "define",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
     "guarded",
@@ -45,6 +46,7 @@ __all__ = [
     "pytree",
     "returns_views",
     "scaled_mm",
+    "schema_arguments",
     "specialized_floats",
     "without_modes",
     "writes",
@@ -54,6 +56,8 @@ COMPOSITE = "CompositeImplicitAutograd"
 GUARDED = re.compile(r"L\['(\w+)'\]")
 # The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
 scaled_mm = torch._scaled_mm
+# What operators are defined in that are no `custom_op`.
+LIBRARY = torch.library.Library("headrace", "FRAGMENT")  # type: ignore[no-untyped-call]
 # Runs code that was compiled ahead of time for the CPU, from its library.
 CodeRunner = torch._C._aoti.AOTIModelContainerRunnerCpu
 
@@ -130,3 +134,28 @@ def specialized_floats() -> AbstractContextManager[Any]:
     """Compile with the numbers of functions as constants, where torch would make an input of each."""
     patched: AbstractContextManager[Any] = torch._dynamo.config.patch(specialize_float=True)
     return patched
+
+
+def define(schema: str, run: Callable[..., Tensor], like: Callable[..., Tensor]) -> Any:
+    """Define an operator of ours, `name(...) -> Tensor`, on any device.
+
+    Not by `custom_op`: a step of decoding calls some of them in every layer, and its checks take longer than the work.
+
+    Args:
+        like: what the result looks like, from operands without values.
+
+    Returns:
+        The operator.
+    """
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"headrace::{name}", like, lib=LIBRARY)
+    return getattr(torch.ops.headrace, name).default
+
+
+def schema_arguments(target: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    """An operator's arguments by the names of its schema, those left out by their defaults."""
+    schema = target._schema.arguments
+    given = {one.name: one.default_value for one in schema if one.has_default_value()}
+    return given | dict(zip((one.name for one in schema), args, strict=False)) | dict(named)

@@ -16,6 +16,7 @@ from headrace.ir.attention import (
     Verdict,
     Window,
 )
+from headrace.ir.cache import CROSS, Cache, CacheGroup, CacheKind
 from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, TaskDecision
 from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
@@ -54,6 +55,7 @@ from headrace.ir.task import TASK_RULES, Needs, Task, TaskRules
 
 __all__ = [
     "BATCH",
+    "CROSS",
     "EVERYTHING",
     "OFFSETS",
     "PER_TOKEN_OUTPUTS",
@@ -65,6 +67,9 @@ __all__ = [
     "AttentionType",
     "Axis",
     "BiasKind",
+    "Cache",
+    "CacheGroup",
+    "CacheKind",
     "ChatRules",
     "Claim",
     "Decision",

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.ir.attention import AttentionSpec, RecurrentSpec
+from headrace.ir.cache import Cache, CacheGroup
 from headrace.ir.decision import Decision
 from headrace.ir.evidence import Evidence
 from headrace.ir.facts import Facts, Quantized, Source
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 
 
 class Layout(StrEnum):
-    """How the sequences of a batch lie: one a row and padded, or after one another in a single row."""
+    """How the sequences of a batch lie: one a row and padded, or after one another in a single row.
+
+    In the cached layout the row holds what is new of each sequence, and what came before lies in caches.
+    """
 
     PADDED = "padded"
     PACKED = "packed"
+    CACHED = "cached"
 
 
 class Stage(StrEnum):
@@ -65,20 +70,39 @@ class Form:
     Attributes:
         layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
         quantized: the linear layers that multiply in fewer bits, None where all keep the program's dtype.
+        caches: what a cached program keeps between steps, each an input of that name that it writes in place.
+        groups: its paged caches that are read alike, in the order of the block tables.
+        block: the rows of a block in paged caches.
     """
 
     layout: Layout = Layout.PADDED
     layout_why: str = ""
     quantized: Quantized | None = None
+    caches: tuple[Cache, ...] = ()
+    groups: tuple[CacheGroup, ...] = ()
+    block: int = 16
 
     def __post_init__(self) -> None:
-        """Refuse more layers in fewer bits than there are.
+        """Refuse more layers in fewer bits than there are, and caches of a program that keeps none.
 
         Raises:
             PartError: names the count.
         """
         made = self.quantized
         broken = made is not None and not 0 <= made.layers <= made.among
+        names = [one.name for one in self.caches]
+        require(
+            "caches",
+            [
+                *((names.count(name) > 1, name, "named twice") for name in dict.fromkeys(names)),
+                (
+                    bool(names) is not (self.layout is Layout.CACHED),
+                    "caches",
+                    f"{len(names)} in a {self.layout} program",
+                ),
+                (self.block < 1, "block", f"{self.block} rows"),
+            ],
+        )
         require("quantized", [(broken, "quantized", f"{made.layers} of {made.among} layers" if made else "")])
 
 

@@ -35,6 +35,13 @@ class Role(StrEnum):
     TARGET_PADDING = "target_padding"
     OFFSETS = "offsets"
     ARRAY = "array"
+    CONTEXT = "context"
+    WANTED = "wanted"
+    SLOTS = "slots"
+    BLOCKS = "blocks"
+    ROWS = "rows"
+    LENGTHS = "lengths"
+    CACHE = "cache"
 
 
 class PoolKind(StrEnum):
@@ -199,8 +206,8 @@ class Signature:
         return frozenset(given.name for given in self.inputs if given.role in roles)
 
     def named(self, values: Mapping[Role, Held]) -> dict[str, Held]:
-        """Of values by role those that the graph takes, by its names and in its order."""
-        return {given.name: values[given.role] for given in self.inputs}
+        """Of values by role those that the graph takes, by its names and in its order; caches are a state's to give."""
+        return {given.name: values[given.role] for given in self.inputs if given.role is not Role.CACHE}
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from headrace.ops.recurrent import accumulator
 
 LINEAR_SCHEMA = "(Tensor x, Tensor decay) -> Tensor"
 WKV_SCHEMA = "(Tensor decay, Tensor first, Tensor k, Tensor v) -> Tensor"
+# The log weight of nothing: the difference of two of them is a number, which that of two infinities is not.
+LEAST = -1e38
 MLSTM_SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor i, Tensor f, float epsilon) -> Tensor"
 
 
@@ -26,13 +28,17 @@ def linear_recurrence(x: Tensor, decay: Tensor) -> Tensor:
     Returns:
         [B, L, D], every `h[t]`, in `x`'s dtype.
     """
+    return run_linear(x, decay, x.new_zeros((x.shape[0], x.shape[2]), dtype=accumulator(x)))[0]
+
+
+def run_linear(x: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`linear_recurrence` from a state [B, D] on, and the state after it."""
     kept = accumulator(x)
-    state = x.new_zeros((x.shape[0], x.shape[2]), dtype=kept)
     seen = []
     for t in range(x.shape[1]):
         state = decay[:, t].to(kept) * state + x[:, t].to(kept)
         seen.append(state)
-    return torch.stack(seen, 1).to(x.dtype)
+    return torch.stack(seen, 1).to(x.dtype), state
 
 
 @linear_recurrence.register_fake
@@ -54,17 +60,26 @@ def wkv(decay: Tensor, first: Tensor, k: Tensor, v: Tensor) -> Tensor:
     Returns:
         [B, L, D] in `k`'s dtype.
     """
+    return run_wkv(decay, first, k, v, empty_wkv(k.new_zeros((k.shape[0], 3, k.shape[2]), dtype=accumulator(k))))[0]
+
+
+def empty_wkv(like: Tensor) -> Tensor:
+    """The state [B, 3, D] of no token: sums of nothing, and no weight that is the largest."""
+    return torch.stack([torch.zeros_like(like[:, 0])] * 2 + [torch.full_like(like[:, 0], LEAST)], 1)
+
+
+def run_wkv(decay: Tensor, first: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`wkv` from a state [B, 3, D] on (weighted values, weights, the largest log weight), and the state after it."""
     kept = accumulator(k)
     forget, bonus = -decay.to(kept).exp(), first.to(kept)
-    sums = k.new_zeros((2, k.shape[0], k.shape[2]), dtype=kept)
-    largest = torch.full_like(sums[0], -torch.inf)
+    sums, largest = state[:, :2].movedim(1, 0), state[:, 2]
     seen = []
     for t in range(k.shape[1]):
         now, parts = k[:, t].to(kept), torch.stack([v[:, t].to(kept), torch.ones_like(largest)])
         _, total = _added(sums, largest, parts, now + bonus)
         seen.append(total[0] / total[1])
         largest, sums = _added(sums, largest + forget, parts, now)
-    return torch.stack(seen, 1).to(k.dtype)
+    return torch.stack(seen, 1).to(k.dtype), torch.cat([sums.movedim(0, 1), largest[:, None]], 1)
 
 
 def _added(sums: Tensor, log_weight: Tensor, parts: Tensor, log_part: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,11 +108,18 @@ def mlstm(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, epsilon: float)
     Returns:
         [B, H, L, V] in `q`'s dtype.
     """
+    state = q.new_zeros((*q.shape[:2], q.shape[3], v.shape[3] + 2), dtype=accumulator(q))
+    return run_mlstm(q, k, v, i, f, epsilon, state)[0]
+
+
+def run_mlstm(
+    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, epsilon: float, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`mlstm` from a state [B, H, K, V + 2] on, and the state after it: `C`, `n` and `m` beside one another."""
     kept = accumulator(q)
     queries, keys, values = q.to(kept) * q.shape[3] ** -0.5, k.to(kept), v.to(kept)
     opened, forgot = i.to(kept), functional.logsigmoid(f.to(kept))
-    memory = values.new_zeros((*q.shape[:2], q.shape[3], v.shape[3]))
-    norm, largest = torch.zeros_like(memory[..., 0]), torch.zeros_like(opened[..., 0])
+    memory, norm, largest = state[..., :-2], state[..., -2], state[:, :, 0, -1]
     seen = []
     for t in range(q.shape[2]):
         before = forgot[:, :, t] + largest
@@ -109,7 +131,8 @@ def mlstm(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, epsilon: float)
         read = (queries[:, :, t, None] @ memory)[:, :, 0]
         size = torch.maximum((queries[:, :, t] * norm).sum(-1).abs(), (-largest).exp()) + epsilon
         seen.append(read / size[..., None])
-    return torch.stack(seen, 2).to(q.dtype)
+    after = torch.cat([memory, norm[..., None], largest[:, :, None, None].expand_as(norm[..., None])], -1)
+    return torch.stack(seen, 2).to(q.dtype), after
 
 
 @mlstm.register_fake

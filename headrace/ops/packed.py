@@ -20,10 +20,9 @@ VARLEN_SCHEMA = (
 )
 
 
-def distance_bias(bias: Tensor, kind: str, length: int) -> Tensor:
-    """A structured bias as a tensor, [1, Hq, length, length]. See `BiasKind` for the kinds."""
-    position = torch.arange(length, device=bias.device)
-    distance = position[None, :] - position[:, None]
+def distance_bias(bias: Tensor, kind: str, queries: Tensor, keys: Tensor) -> Tensor:
+    """A structured bias as a tensor, [1, Hq, queries, keys], of their positions. See `BiasKind` for the kinds."""
+    distance = keys[None, :] - queries[:, None]
     if kind == BiasKind.ALIBI:
         return (-bias[:, None, None] * distance.abs())[None]
     reach = (bias.shape[1] - 1) // 2
@@ -47,7 +46,8 @@ def attend_each(
     out = v.new_zeros((q.shape[0], q.shape[1], v.shape[2]))
     for begin, end in itertools.pairwise(cu_seqlens.tolist()):
         alone = [x[begin:end].transpose(0, 1)[None] for x in (q, k, v)]
-        added = None if bias is None or end == begin else distance_bias(bias, bias_kind, end - begin)
+        place = torch.arange(end - begin, device=q.device)
+        added = None if bias is None or end == begin else distance_bias(bias, bias_kind, place, place)
         if end > begin:
             scores = attention.attention_scores(alone[0], alone[1], added, scale, softcap)
             seen = attention.materialise_mask(None, 1, end - begin, end - begin, 0, 0, kind, Window(*window), q.device)

@@ -1,7 +1,8 @@
 """The operators that carry state along a sequence without attention, each defined token by token in plain torch.
 
 All are causal: a token's output depends on it and on the tokens before it. State is accumulated in float32 (float64
-where the operands are). No operator takes or returns a state: a sequence is whole in one call.
+where the operands are). An operator runs whole sequences from an empty state; the function of its definition takes a
+state and returns the one that it leaves, [B, ...], from which `headrace.ops.stateful` makes the form that goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ CHUNK_SCHEMA = (
     "float? dt_min, float? dt_max) -> Tensor"
 )
 DELTA_SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, bool normalize) -> Tensor"
+SHIFT_SCHEMA = "(Tensor x) -> Tensor"
 # What the delta rule adds to a squared norm before its root, as flash-linear-attention does.
 NORM_EPSILON = 1e-6
 
@@ -50,12 +52,19 @@ def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Returns:
         [B, C, L] in `weight`'s dtype.
     """
-    padded = functional.pad(x.to(weight.dtype), (weight.shape[1] - 1, 0))
-    return functional.conv1d(padded, weight[:, None], bias, groups=weight.shape[0]).contiguous()
+    return run_convolution(x, weight, bias, x.new_zeros((x.shape[0], weight.shape[0], weight.shape[1] - 1)))[0]
+
+
+def run_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`causal_conv1d` after the inputs [B, C, K - 1] before the sequence, and the last inputs with it."""
+    padded = torch.cat([state.to(weight.dtype), x.to(weight.dtype)], 2)
+    y = functional.conv1d(padded, weight[:, None], bias, groups=weight.shape[0]).contiguous()
+    return y, padded[:, :, padded.shape[2] - state.shape[2] :]
 
 
 @causal_conv1d.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def convolution_shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[B, C, L], in the weight's dtype."""
     return weight.new_empty(x.shape)
 
 
@@ -82,10 +91,26 @@ def selective_scan(
     Returns:
         [B, D, L] in float32.
     """
+    state = x.new_zeros((x.shape[0], *a.shape), dtype=accumulator(x))
+    return run_selective(x, dt, a, b, c, d, z, dt_bias, softplus, state)[0]
+
+
+def run_selective(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    softplus: bool,
+    state: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """`selective_scan` from a state [B, D, N] on, and the state after it."""
     kept = accumulator(x)
     step = step_sizes(dt, None if dt_bias is None else dt_bias[:, None], softplus).to(kept)
     rows, inputs, outputs = x.to(kept), b.to(kept), c.to(kept)
-    state = rows.new_zeros((x.shape[0], *a.shape))
     seen = []
     for t in range(x.shape[2]):
         now = step[:, :, t, None]
@@ -93,7 +118,7 @@ def selective_scan(
         seen.append((state * outputs[:, None, :, t]).sum(-1))
     y = torch.stack(seen, -1)
     y = y if d is None else y + rows * d[:, None]
-    return (y if z is None else y * functional.silu(z.to(kept))).contiguous()
+    return (y if z is None else y * functional.silu(z.to(kept))).contiguous(), state
 
 
 @selective_scan.register_fake
@@ -129,20 +154,37 @@ def chunk_scan(
     Returns:
         [B, L, H, P] in float32.
     """
+    state = x.new_zeros((*x.shape[:1], *x.shape[2:], b.shape[3]), dtype=accumulator(x))
+    return run_chunk(x, dt, a, b, c, d, dt_bias, softplus, dt_min, dt_max, state)[0]
+
+
+def run_chunk(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor | None,
+    dt_bias: Tensor | None,
+    softplus: bool,
+    dt_min: float | None,
+    dt_max: float | None,
+    state: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """`chunk_scan` from a state [B, H, P, N] on, and the state after it."""
     kept = accumulator(x)
     heads = x.shape[2]
     step = bounded(step_sizes(dt, dt_bias, softplus), dt_min, dt_max).to(kept)
     rows = x.to(kept)
     inputs, outputs = (part.to(kept).repeat_interleave(heads // b.shape[2], 2) for part in (b, c))
     decay = torch.exp(step * a.to(kept))
-    state = rows.new_zeros((*x.shape[:1], *x.shape[2:], b.shape[3]))
     seen = []
     for t in range(x.shape[1]):
         added = (step[:, t, :, None] * rows[:, t])[..., None] * inputs[:, t, :, None, :]
         state = decay[:, t, :, None, None] * state + added
         seen.append((state * outputs[:, t, :, None, :]).sum(-1))
     y = torch.stack(seen, 1)
-    return (y if d is None else y + rows * (d if d.dim() == 2 else d[:, None])).contiguous()
+    return (y if d is None else y + rows * (d if d.dim() == 2 else d[:, None])).contiguous(), state
 
 
 @chunk_scan.register_fake
@@ -186,15 +228,22 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, n
     Returns:
         [B, L, H, V] in `q`'s dtype.
     """
+    state = v.new_zeros((v.shape[0], v.shape[2], q.shape[3], v.shape[3]), dtype=accumulator(q))
+    return run_delta(q, k, v, g, beta, normalize, state)[0]
+
+
+def run_delta(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, normalize: bool, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`gated_delta_rule` from a state [B, H, K, V] on, and the state after it."""
     queries, keys, values, log_decay, rates = delta_operands(q, k, v, g, beta, normalize)
-    state = values.new_zeros((v.shape[0], v.shape[2], q.shape[3], v.shape[3]))
     seen = []
     for t in range(v.shape[1]):
         state = state * log_decay[:, t, :, :, None].exp()
         known = (state * keys[:, t, :, :, None]).sum(-2)
         state = state + keys[:, t, :, :, None] * (rates[:, t] * (values[:, t] - known))[:, :, None]
         seen.append((state * queries[:, t, :, :, None]).sum(-2))
-    return torch.stack(seen, 1).to(q.dtype).contiguous()
+    return torch.stack(seen, 1).to(q.dtype).contiguous(), state
 
 
 @gated_delta_rule.register_fake
@@ -203,7 +252,26 @@ def gated_delta_rule_shape(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Ten
     return v.new_empty(v.shape, dtype=q.dtype)
 
 
+@torch.library.custom_op("headrace::token_shift", mutates_args=(), schema=SHIFT_SCHEMA)
+def token_shift(x: Tensor) -> Tensor:
+    """`y[t] = x[t - 1]`, x [B, L, D]; before the sequence lie zeros. What RWKV mixes each token with (2305.13048)."""
+    return run_shift(x, x.new_zeros((x.shape[0], x.shape[2])))[0]
+
+
+def run_shift(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`token_shift` after a token [B, D], and the last token."""
+    whole = torch.cat([state[:, None].to(x.dtype), x], 1)
+    return whole[:, :-1].contiguous(), whole[:, -1]
+
+
+@token_shift.register_fake
+def token_shift_shape(x: Tensor) -> Tensor:
+    """[B, L, D]."""
+    return x.new_empty(x.shape)
+
+
 CAUSAL_CONV1D = torch.ops.headrace.causal_conv1d.default
 SELECTIVE_SCAN = torch.ops.headrace.selective_scan.default
 CHUNK_SCAN = torch.ops.headrace.chunk_scan.default
 GATED_DELTA_RULE = torch.ops.headrace.gated_delta_rule.default
+TOKEN_SHIFT = torch.ops.headrace.token_shift.default

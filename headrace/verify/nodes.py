@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,29 +11,34 @@ from torch import fx
 
 from headrace.graphs.views import arguments
 from headrace.ir.attention import AttentionSpec, AttentionType, BiasKind, MaskKind
+from headrace.ir.cache import CacheKind
 from headrace.ir.program import Layout, Stage
 from headrace.ir.signature import OFFSETS, PoolKind, Role
 from headrace.ops.attention import ATTENTION, MASK, POOL
-from headrace.ops.linear_recurrence import LINEAR_RECURRENCE, MLSTM, WKV
+from headrace.ops.cached import ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.ops.quantized import LINEAR_FP8
-from headrace.ops.recurrent import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, SELECTIVE_SCAN
+from headrace.ops.stateful import RECURRENCES, STATEFUL
 from headrace.verify.signature import Breach
 from headrace.verify.view import View, differs, dtype, shape
 
-PADDED_OPERATORS, PACKED_OPERATORS = (ATTENTION, MASK, POOL), (ATTENTION_VARLEN, POOL_VARLEN)
-RECURRENCES = frozenset({CAUSAL_CONV1D, SELECTIVE_SCAN, CHUNK_SCAN, GATED_DELTA_RULE, LINEAR_RECURRENCE, WKV, MLSTM})
+OPERATORS = {
+    Layout.PADDED: (ATTENTION, MASK, POOL),
+    Layout.PACKED: (ATTENTION_VARLEN, POOL_VARLEN),
+    Layout.CACHED: (ATTENTION_PAGED, *STATEFUL),
+}
+ATTENTIONS = (ATTENTION, ATTENTION_VARLEN, ATTENTION_PAGED)
 CONVOLUTION = "convolution"
 CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
 
 
 def attention_form(view: View) -> Iterator[Breach]:
     """An attention has a kind, a window and operands that its operator is defined for."""
-    for node in view.of(ATTENTION, ATTENTION_VARLEN):
+    for node in view.of(*ATTENTIONS):
         given = arguments(node)
         yield from _relation(view, node, given)
         rank = 4 if node.target is ATTENTION else 3
-        q, k, v = (shape(given[name]) for name in "qkv")
+        q, k, v = _operands(given)
         if any(sizes is None or len(sizes) != rank for sizes in (q, k, v)):
             yield node.name, f"its operands are {q}, {k} and {v}, not of {rank} dimensions"
             continue
@@ -41,6 +47,15 @@ def attention_form(view: View) -> Iterator[Breach]:
             yield node.name, f"{heads[0]} query heads for {heads[1]} of keys and {heads[2]} of values"
         if given["softcap"] < 0:
             yield node.name, f"a softcap of {given['softcap']}"
+
+
+def _operands(given: dict[str, Any]) -> tuple[tuple[Any, ...] | None, ...]:
+    """The shapes of queries, keys and values, those of a cache without its blocks' number."""
+    caches = [shape(given.get(f"{name}_cache")) for name in "kv"]
+    return (
+        shape(given["q"]),
+        *(sizes[1:] if sizes else shape(given[x]) for x, sizes in zip("kv", caches, strict=True)),
+    )
 
 
 def mask_form(view: View) -> Iterator[Breach]:
@@ -62,7 +77,7 @@ def _relation(view: View, node: fx.Node, given: dict[str, Any]) -> Iterator[Brea
 
 def specs_match_nodes(view: View) -> Iterator[Breach]:
     """Each attention node has one spec, in call order, that says what the node's arguments say."""
-    nodes, specs = view.of(ATTENTION, ATTENTION_VARLEN), view.program.nodes.attention
+    nodes, specs = view.of(*ATTENTIONS), view.program.nodes.attention
     if [node.name for node in nodes] != [spec.node for spec in specs]:
         yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in specs]}"
         return
@@ -79,7 +94,7 @@ def _said_otherwise(given: dict[str, Any], spec: AttentionSpec) -> Iterator[str]
         yield f"the spec says {spec.mask} {spec.window}, the node {kind} {window}"
     if spec.mask.causal and spec.type is not AttentionType.DECODER:
         yield f"the spec says {spec.type} of a {spec.mask} mask"
-    sizes = [shape(given[name]) or () for name in "qkv"]
+    sizes = [shape or () for shape in _operands(given)]
     if all(len(one) > 2 for one in sizes):
         (_, heads, *_, width), (_, groups, *_), (*_, values) = sizes
         said = (spec.q_heads, spec.kv_heads, spec.qk_head_dim, spec.v_head_dim)
@@ -122,7 +137,7 @@ def recurrences_match_nodes(view: View) -> Iterator[Breach]:
         elif any(size < 0 for size in spec.state if isinstance(size, int)):
             yield spec.node, f"a state of {spec.state}"
     known = [spec.node for spec in specs]
-    for node in view.of(*RECURRENCES):
+    for node in view.of(*RECURRENCES, *STATEFUL):
         if node.name not in known:
             yield node.name, f"a recurrence without a spec; there are those of {', '.join(known) or 'none'}"
     places = {node.name: place for place, node in enumerate(view.nodes)}
@@ -134,12 +149,13 @@ def recurrences_match_nodes(view: View) -> Iterator[Breach]:
 def _operator(node: fx.Node) -> str:
     if node.target in CONVOLUTIONS:
         return CONVOLUTION
-    return str(node.target).split(".")[1] if node.target in RECURRENCES else ""
+    kind = RECURRENCES.get(node.target) or STATEFUL.get(node.target)
+    return kind.name if kind else ""
 
 
 def recovered_named(view: View) -> Iterator[Breach]:
     """What was recovered from a model's own code are attention nodes, and their specs say so."""
-    there, said = {node.name for node in view.of(ATTENTION, ATTENTION_VARLEN)}, view.program.evidence.recovered
+    there, said = {node.name for node in view.of(*ATTENTIONS)}, view.program.evidence.recovered
     yield from ((name, "recovered, and no attention has this name") for name in said if name not in there)
     for spec in view.program.nodes.attention:
         if spec.recovered is not (spec.node in said):
@@ -158,30 +174,51 @@ def pool_form(view: View) -> Iterator[Breach]:
 
 
 def rows_form(view: View) -> Iterator[Breach]:
-    """The operators are those of the program's layout, and packed ones are told where each sequence begins."""
-    packed = view.program.form.layout is Layout.PACKED
-    foreign = PADDED_OPERATORS if packed else PACKED_OPERATORS
-    for node in view.of(*foreign):
-        rows = Layout.PADDED if packed else Layout.PACKED
-        yield node.name, f"it works on {rows} rows, and the program is {view.program.form.layout}"
-    if packed != view.program.signature.has(Role.OFFSETS):
+    """The operators are those of the program's layout, and those of one row are told where each sequence begins."""
+    layout = view.program.form.layout
+    for other in OPERATORS.keys() - {layout}:
+        for node in view.of(*OPERATORS[other]):
+            yield node.name, f"it works on {other} rows, and the program is {layout}"
+    if (layout is not Layout.PADDED) != view.program.signature.has(Role.OFFSETS):
         inputs = ", ".join(view.program.signature.input_names)
-        yield OFFSETS, f"the program is {view.program.form.layout}, and its inputs are {inputs}"
-    if packed:
-        yield from _packed(view)
+        yield OFFSETS, f"the program is {layout}, and its inputs are {inputs}"
+    if layout is not Layout.PADDED:
+        yield from _in_one_row(view, layout)
 
 
-def _packed(view: View) -> Iterator[Breach]:
+def _in_one_row(view: View, layout: Layout) -> Iterator[Breach]:
     offsets, program = view.placeholder(OFFSETS), view.program
     if program.stage is not Stage.LOWERED or program.form.layout_why:
-        yield "layout", f"a {program.stage} program is packed {program.form.layout_why}".rstrip()
+        yield "layout", f"a {program.stage} program is {layout} {program.form.layout_why}".rstrip()
     if offsets is not None and (dtype(offsets), len(shape(offsets) or ())) != ("int32", 1):
         yield OFFSETS, f"{dtype(offsets)} of shape {shape(offsets)}, not one int32 a bound"
-    for node in view.of(*PACKED_OPERATORS):
+    for node in view.of(*OPERATORS[layout]):
         if arguments(node)["cu_seqlens"] is not offsets:
             yield node.name, f"it finds its sequences by {arguments(node)['cu_seqlens']}, not by {OFFSETS}"
-    for spec in program.nodes.recurrent:
+    for spec in program.nodes.recurrent if layout is Layout.PACKED else ():
         yield spec.node, "it would carry state from one sequence of a packed row to the next"
+
+
+def caches_kept(view: View) -> Iterator[Breach]:
+    """A cached program's caches are inputs, each written by one operator first, and its paged ones are of a group."""
+    program, form = view.program, view.program.form
+    taken = program.signature.names(Role.CACHE)
+    for name in sorted({cache.name for cache in form.caches} ^ taken):
+        yield name, "a cache and no input, or the other way round"
+    groups = [group.name for group in form.groups]
+    for cache in form.caches:
+        if (cache.kind is CacheKind.PAGED) is (cache.group is None) or cache.group not in (None, *groups):
+            yield (
+                cache.name,
+                f"a {cache.kind} cache of the group {cache.group}; there are {', '.join(groups) or 'none'}",
+            )
+        sizes = shape(view.placeholder(cache.name)) or ()
+        if tuple(sizes[-len(cache.sizes) :]) != cache.sizes or dtype(view.placeholder(cache.name)) != cache.dtype:
+            yield cache.name, f"the program says {cache.sizes} in {cache.dtype}, the graph {sizes}"
+    users = Counter(arg for node in view.of(*STATEFUL) for arg in node.all_input_nodes if arg.name in taken)
+    yield from (
+        (state.name, f"{count} operators keep their state in it") for state, count in users.items() if count > 1
+    )
 
 
 def quantized_form(view: View) -> Iterator[Breach]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from headrace.ir.signature import PER_TOKEN_OUTPUTS, Input, OutputKind
+from headrace.ir.signature import PER_TOKEN_OUTPUTS, Input, OutputKind, Role
 from headrace.verify.view import View, dtype, shape
 
 Breach = tuple[str, str]
@@ -50,9 +50,11 @@ def _misplaced(view: View, given: Input) -> Iterator[Breach]:
 
 
 def input_roles(view: View) -> Iterator[Breach]:
-    """No two inputs have one role, by which steps are fed, and arrays alone hold numbers that are not whole."""
+    """No two inputs have one role, by which steps are fed; arrays and caches alone hold numbers that are not whole."""
     counts = Counter(given.role for given in view.program.signature.inputs)
     for given in view.program.signature.inputs:
+        if given.role is Role.CACHE:  # fed by name
+            continue
         if counts[given.role] > 1:
             yield given.name, f"{counts[given.role]} inputs hold {given.role}"
         if given.is_array == given.dtype.startswith("int"):

@@ -57,7 +57,7 @@ class Pack:
         tokens = Dim("tokens", min=2)
         free = {TOKENS: tokens, BOUNDS: Dim("offsets", min=3)}
         shapes = {one.name: {place: free[axis] for place, axis in enumerate(one.axes) if axis in free} for one in given}
-        exported = _export(module, sample.row(program.with_(inputs=given), LENGTHS), shapes)
+        exported = export_row(module, sample.row(program.with_(inputs=given), LENGTHS), shapes)
         nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_VARLEN]
         named = zip(program.nodes.attention, nodes, strict=True)
         specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
@@ -76,7 +76,12 @@ def _packed_inputs(program: Program) -> tuple[Input, ...]:
     return (*rows, Input(OFFSETS, Role.OFFSETS, "int32", (BOUNDS,)))
 
 
-def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str, Any]) -> ExportedProgram:
+def export_row(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str, Any]) -> ExportedProgram:
+    """The program of a module that takes sequences in one row.
+
+    Raises:
+        TraceError: torch.export refuses it.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
@@ -87,7 +92,7 @@ def _export(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[str,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )  # fmt: skip
         except Exception as error:
-            debug.say(debug.CODE, f"torch.export of the packed program: {error}")
+            debug.say(debug.CODE, f"torch.export of the row's program: {error}")
             first = str(error).strip().partition("\n")[0] or repr(error)
             raise TraceError(f"The program cannot be exported with its sequences in one row: {first}") from error
 

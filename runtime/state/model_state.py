@@ -3,49 +3,93 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.backends.interface import Executable
+from headrace.backends.interface import Executable, Memory
 from headrace.errors import ArtifactError, InputError
 from headrace.ir import Program, State
 from headrace.lowering.decide import route
+from headrace.runtime.cache.store import CacheStore, Held
 
 
 class ModelState:
-    """Runs one batch at a time. Subclass it and register it to keep something of your own between calls."""
+    """Runs one batch at a time. Subclass it and register it to keep something of your own between calls.
+
+    Of a cached program it keeps what each sequence leaves for its next step; of any other, nothing.
+    """
+
+    reuses_prefixes = False
+    """Whether what one sequence left serves another that begins with the same tokens."""
 
     def __init__(self, program: Program) -> None:
         """Begin with nothing kept."""
         self.program = program
+        self.store: CacheStore | None = None
+
+    def keep_in(self, memory: Memory, limit: int | None = None) -> None:
+        """Make room for what the program keeps; nothing where it keeps nothing.
+
+        Args:
+            limit: bytes at most; None takes what the target allows.
+        """
+        if self.program.form.caches:
+            self.store = CacheStore(self.program, memory, limit or memory.cache_bytes, self.reuses_prefixes)
+
+    def admit(self, tokens: Sequence[int]) -> Held | None:
+        """Room for a sequence, None where there is none now. What is known of its tokens already is in it."""
+        return self.store.admit(tokens) if self.store else Held()
+
+    def reserve(self, held: Held, count: int) -> bool:
+        """Room for so many more of its tokens, or none: whether there is."""
+        return self.store is None or self.store.reserve(held, count)
+
+    def commit(self, held: Held, tokens: Sequence[int], count: int) -> None:
+        """A step that ran so many more of its tokens is done; `tokens` are all that have run."""
+        if self.store:
+            self.store.commit(held, tokens, count)
+
+    def release(self, held: Held) -> None:
+        """A sequence is over, or begins anew."""
+        if self.store:
+            self.store.release(held)
 
     def step(self, executable: Executable, inputs: Mapping[str, Any]) -> Any:
         """One batch in, the program's output out.
 
         Args:
             inputs: int64 [batch, sequence] each, by the program's input names, in the target's own form: tensors of
-                torch, or arrays of numpy where onnxruntime runs the program.
+                torch, or arrays of numpy where onnxruntime runs the program. The caches of a cached program are
+                added to them here.
         """
-        return executable(inputs)
+        return executable({**inputs, **self.store.arrays} if self.store else inputs)
 
 
 class EncoderOnlyState(ModelState):
-    """B3: bidirectional, so each sequence is whole in one unchunked pass and nothing outlives it."""
+    """B3: bidirectional, so each sequence is whole in one unchunked pass and nothing outlives it: it has no cache."""
 
 
 class DecoderState(ModelState):
-    """B5: causal. A pooled answer needs each sequence once, in one pass; no cache outlives it."""
+    """B5: causal. Keys and values outlive a step where text is generated; a pooled answer needs one pass and none."""
+
+    reuses_prefixes = True
 
 
 class HybridState(ModelState):
     """B4: recurrent state, beside a KV cache where there is attention.
 
-    A batch is whole in one pass: state and cache begin empty with each sequence and end with it.
+    A prefix is known again where the state at its end was kept, which a step that ended there did.
     """
+
+    reuses_prefixes = True
 
 
 class EncoderDecoderState(ModelState):
-    """B2: an answer from the text alone runs the encoder, and the head's decoder, once; nothing outlives it."""
+    """B2: an answer from the text alone runs the encoder, and the head's decoder, once.
+
+    Where text is generated, the encoder's keys and values are written once and the decoder's grow. A decoder's prefix
+    means something else under another text, so none is known again.
+    """
 
 
 STATES: dict[State, type[ModelState]] = {

@@ -119,7 +119,7 @@ def direct(case: Case, given: Inputs, dtype: torch.dtype) -> Tensor:
         if end == begin:
             continue
         qs, ks, vs = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))
-        added = None if bias is None else distance_bias(bias, case.bias, end - begin)
+        added = None if bias is None else distance_bias(bias, case.bias, *[torch.arange(end - begin)] * 2)
         seen = attention.materialise_mask(None, 1, end - begin, end - begin, 0, 0, case.kind, case.window, q.device)
         scores = attention.attention_scores(qs, ks, added, case.dim**-0.5, case.softcap).masked_fill(~seen, -torch.inf)
         if sinks is not None:
@@ -244,7 +244,7 @@ def test_relative_bias_is_t5s() -> None:
         buckets = attention._relative_position_bucket(torch.arange(-20, 21), True, 32, 20)
         table = attention.relative_attention_bias(buckets).T
         expected = attention.compute_bias(50, 50)
-    torch.testing.assert_close(distance_bias(table, Bias.RELATIVE, 50), expected)
+    torch.testing.assert_close(distance_bias(table, Bias.RELATIVE, *[torch.arange(50)] * 2), expected)
 
 
 def check_listing(device: str) -> None:

@@ -22,6 +22,7 @@ from headrace.ir import (
     OutputKind,
     Pooling,
     PoolKind,
+    Prefill,
     Program,
     Quantized,
     RecurrentSpec,
@@ -38,6 +39,8 @@ from headrace.ir.passes import run_passes
 from headrace.lowering.decide.enable import EnableTasks
 from headrace.lowering.decide.padding import MeasurePadding
 from headrace.lowering.decide.route import DecideRoute
+from headrace.lowering.forms.cached import CacheStates
+from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.types.attention import TypeAttention
@@ -53,6 +56,7 @@ POOLING = Pooling((PoolKind.MEAN,), False, "made by hand")
 PADDED = ("traced", "typed", "lowered", "quantised")
 DECIDED = ("typed", "lowered", "quantised", "packed")
 EVERY = ("traced", *DECIDED)
+CACHED = ("cached",)
 
 
 class Model(nn.Module):
@@ -92,7 +96,13 @@ def sound() -> dict[str, Program]:
     quantised = run_passes(lowered, [QuantizeLinear(least=16)])
     packed = prepare(typed(plain), Task.EMBED, Layout.PACKED)
     assert packed.form.layout is Layout.PACKED, packed.form.layout_why
-    return {"traced": carrying, "typed": decided, "lowered": lowered, "quantised": quantised, "packed": packed}
+    # It answers with hidden rows, a row that is asked for each.
+    whole = run_passes(decided, [EnableTasks(Prefill.SINGLE_PASS)])
+    cached = run_passes(whole, [SelectTask(Task.TOKEN_EMBED), CacheStates(4)])
+    return {
+        "traced": carrying, "typed": decided, "lowered": lowered, "quantised": quantised, "packed": packed,
+        "cached": cached,
+    }  # fmt: skip
 
 
 def mangled(change: Callable[[torch.fx.Graph], None]) -> Change:
@@ -119,6 +129,10 @@ def argument(targets: tuple[Any, ...], name: str, value: Any) -> Change:
 
 def first_spec(**changes: Any) -> Change:
     return lambda program: program.with_(attention=(replace(program.nodes.attention[0], **changes),))
+
+
+def first_cache(**changes: Any) -> Change:
+    return lambda p: p.with_(caches=(replace(p.form.caches[0], **changes), *p.form.caches[1:]))
 
 
 def facts(**changes: Any) -> Change:
@@ -256,6 +270,25 @@ BROKEN = [
     Broken("padded operators called packed", facts(layout=Layout.PACKED), PADDED, "rows_form", "attention"),
     Broken("packed operators called padded", facts(layout=Layout.PADDED), ("packed",), "rows_form", "attention_varlen"),
     Broken("packed, and why it is not", facts(layout_why="made by hand"), ("packed",), "rows_form", "layout"),
+    Broken(
+        "cached operators called packed", facts(layout=Layout.PACKED, caches=()), CACHED, "rows_form", "attention_paged"
+    ),
+    Broken("cached without offsets", without(OFFSETS), CACHED, "rows_form", OFFSETS),
+    Broken("a cache that is no input", without("state_0"), CACHED, "caches_kept", "state_0"),
+    Broken("a cache of a group that is not there", facts(groups=()), CACHED, "caches_kept", "k_0"),
+    Broken("a cache of another width", first_cache(sizes=(4, 5)), CACHED, "caches_kept", "k_0"),
+    Broken("a cache of another dtype", first_cache(dtype="bfloat16"), CACHED, "caches_kept", "k_0"),
+    Broken(
+        "a state of a group",
+        lambda p: p.with_(caches=(*p.form.caches[:-1], replace(p.form.caches[-1], group="window_4"))),
+        CACHED,
+        "caches_kept",
+        "state_0",
+    ),
+    Broken(
+        "a recurrence of a step unsaid", facts(recurrent=()), CACHED, "recurrences_match_nodes", "causal_conv1d_state"
+    ),
+    Broken("a spec of other heads in a cache", first_spec(kv_heads=2), CACHED, "specs_match_nodes", "attention_paged"),
     Broken("eight bits unsaid", facts(quantized=None), ("quantised",), "quantized_form", "quantized"),
     Broken(
         "eight bits that are not there",
@@ -351,6 +384,10 @@ IMPOSSIBLE = [
     Broken("no hidden rows", facts(rows=0), EVERY, "rows", "rows"),
     Broken("an input twice", lambda p: p.with_(inputs=p.signature.inputs * 2), EVERY, "input_names", "input_ids"),
     Broken("fewer calls than none", facts(attention_calls=-1), EVERY, "calls", "attention_calls"),
+    Broken("a cache twice", lambda p: p.with_(caches=p.form.caches * 2), CACHED, "caches", "k_0"),
+    Broken("caches of packed rows", facts(layout=Layout.PACKED), CACHED, "caches", "caches"),
+    Broken("cached without a cache", facts(caches=()), CACHED, "caches", "caches"),
+    Broken("blocks of nothing", facts(block=0), CACHED, "caches", "block"),
     Broken("two specs of a node", twice, ("typed", "lowered"), "specs", "attention"),
     Broken("a task decided twice", facts(tasks=(UNOFFERED, UNOFFERED)), ("typed",), "tasks", "tasks"),
     Broken(

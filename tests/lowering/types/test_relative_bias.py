@@ -27,7 +27,7 @@ def read(bias: Tensor, mask: MaskKind, window: Window, whole: bool = False, free
 def assert_same_weights(found: Distance, bias: Tensor, mask: MaskKind) -> None:
     """What was found gives the attention weights that the bias gives."""
     hidden = DISTANCE > 0 if mask is MaskKind.CAUSAL else torch.zeros_like(DISTANCE, dtype=torch.bool)
-    again = distance_bias(found.values, found.kind, bias.shape[1])[0]
+    again = distance_bias(found.values, found.kind, *[torch.arange(bias.shape[1])] * 2)[0]
     one, other = (x.masked_fill(hidden, -torch.inf).softmax(-1) for x in (bias, again))
     torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 

@@ -1,0 +1,58 @@
+"""What a program of the cached form keeps between steps: which caches, of what, and how long each is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from headrace.ir.attention import MaskKind
+
+
+class CacheKind(StrEnum):
+    """How a cache lies.
+
+    PAGED has a row a token, in blocks that sequences are given as they grow: [blocks, block size, *sizes].
+    ROW has one state a sequence: [rows, *sizes].
+    """
+
+    PAGED = "paged"
+    ROW = "row"
+
+
+class CacheGroup(NamedTuple):
+    """The paged caches that are read alike: one block table serves all. CROSS holds an encoder's rows, all seen.
+
+    Attributes:
+        left: keys that a query sees before itself, of a chunk its length less one; -1 without bound.
+    """
+
+    name: str
+    kind: MaskKind
+    left: int = -1
+
+    def first_key(self, context: int) -> int:
+        """The first key that any token from `context` on sees: no later step asks for those before it."""
+        if self.left < 0:
+            return 0
+        chunk = self.left + 1
+        return context // chunk * chunk if self.kind is MaskKind.CHUNKED else max(0, context - self.left)
+
+
+CROSS = CacheGroup("cross", MaskKind.BIDIRECTIONAL)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache, an input that the program writes in place.
+
+    Attributes:
+        sizes: heads and width of a paged one's rows; those of a state.
+        group: the group of a paged one.
+    """
+
+    name: str
+    kind: CacheKind
+    sizes: tuple[int, ...]
+    dtype: str
+    group: str | None = None

@@ -1,0 +1,124 @@
+"""Rewrite a padded program to a cached one: it runs what is new of each sequence, and keeps what came before in caches.
+
+One graph serves whole prefill, prefill in chunks and decoding, mixed in one step: the new tokens of some sequences lie
+after one another in a row, as in a packed program. Every causal attention becomes `attention_paged`, every recurrent
+operator the form that goes on from a state; both write their caches, which are inputs. Only rows that are asked for
+reach the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+from headrace import feed, sample
+from headrace.errors import TraceError
+from headrace.ir import (
+    OFFSETS,
+    AttentionType,
+    CacheKind,
+    Layout,
+    Program,
+    RecurrentSpec,
+    Verdict,
+)
+from headrace.lowering.decide.padding import same, shared_value, wide_outputs
+from headrace.lowering.forms.cached_graph import ASKED, HELD, POOL, SEQUENCES, STATES, CachedGraph
+from headrace.lowering.forms.packed import TOKENS, export_row
+from headrace.lowering.forms.pieces import Pieces, random_steps
+from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.stateful import STATEFUL
+
+# Of the texts that are run in pieces against the padded program alone.
+LENGTHS = (3, 11, 7)
+
+
+@dataclass(frozen=True)
+class CacheStates:
+    """The program keeps each sequence's keys, values and states, runs what is new, and answers as the whole text does.
+
+    Attributes:
+        block: rows of a block of paged caches.
+    """
+
+    block: int = 16
+    name: str = "cache"
+
+    def __call__(self, program: Program) -> Program:
+        """Swap what looks along the tokens, export what that leaves, and hold it against the padded program.
+
+        Raises:
+            TraceError: something in the program looks along the tokens in a way that no cache keeps.
+        """
+        _refuse(program)
+        graph = CachedGraph(program)
+        graph.swap()
+        cached = _exported(program, graph, self.block)
+        _compare(program, cached)
+        return cached
+
+
+def _refuse(program: Program) -> None:
+    if (shared := shared_value(program)) is not None:
+        raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
+    for spec in program.nodes.attention:
+        if spec.type is not AttentionType.DECODER:
+            raise TraceError(
+                f"{spec.node} ({spec.provenance}) is {spec.type}: its queries see keys that are not there yet while a "
+                "text grows. A cached program's attentions are DECODER."
+            )
+
+
+def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
+    """The program of the rewritten graph."""
+    inputs = graph.inputs(block)
+    whole = program.with_(
+        inputs=inputs, layout=Layout.CACHED, caches=tuple(graph.caches), groups=tuple(graph.groups), block=block,
+        outputs=program.signature.outputs[:1],
+    )  # fmt: skip
+    example = Pieces(whole, [sample.text(whole.signature, length, 0) for length in LENGTHS], wide=False)
+    axes = {TOKENS: Dim("tokens", min=2), SEQUENCES: Dim("sequences", min=2), ASKED: Dim("asked", min=2),
+            HELD: Dim("held", min=2), POOL: Dim("pool", min=2), STATES: Dim("states", min=2)}  # fmt: skip
+    shapes = {one.name: {place: axes[axis] for place, axis in enumerate(one.axes) if axis in axes} for one in inputs}
+    shapes[OFFSETS] = {0: axes[SEQUENCES] + 1}
+    step = example.inputs(example.begin(2))
+    exported = export_row(graph.module, {one.name: step[one.name] for one in inputs}, shapes)
+    nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_PAGED]
+    named = zip(program.nodes.attention, nodes, strict=True)
+    specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
+    states = (cache for cache in graph.caches if cache.kind is CacheKind.ROW)
+    nodes = [node for node in exported.graph.nodes if node.target in STATEFUL]
+    recurrent = tuple(
+        RecurrentSpec(node.name, order, STATEFUL[node.target].name, cache.sizes, True, Verdict.PROVEN)
+        for order, (node, cache) in enumerate(zip(nodes, states, strict=True))
+    )
+    return whole.with_(
+        exported=exported, attention=specs, recurrent=recurrent,
+        recovered=tuple(spec.node for spec in specs if spec.recovered),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _compare(padded: Program, cached: Program) -> None:
+    """Texts that are run in pieces, mixed, must answer at every token as the padded program answers each text alone."""
+    longest = padded.facts.limits.length or max(LENGTHS)
+    texts = [sample.text(padded.signature, min(length, longest), seed) for seed, length in enumerate(LENGTHS)]
+    pools, got = Pieces(cached, texts), [list[Tensor]() for _ in texts]
+    for step in random_steps(texts):
+        pieces = [pools.piece(order, count) for order, count in step]
+        (rows,) = wide_outputs(cached, pools.inputs(pieces))
+        bounds = np.cumsum([len(piece.ids) for piece in pieces])[:-1].tolist()
+        for (order, _), own in zip(step, rows[0].tensor_split(bounds), strict=True):
+            got[order].append(own)
+    for text, answers in zip(texts, got, strict=True):
+        one = feed.padded([text], offset=padded.facts.positions.offset)
+        alone = wide_outputs(padded, sample.tensors(padded, one))[0]
+        if not same(alone[0], torch.cat(answers)):
+            raise TraceError(
+                "A text that is run in pieces answers otherwise than whole: something looks along the tokens that no "
+                "cache keeps, or a position is counted from the first token of a piece."
+            )

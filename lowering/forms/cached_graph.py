@@ -1,0 +1,198 @@
+"""The graph of a cached program: what looks along the tokens swapped for what goes on from a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from headrace import graphs
+from headrace.errors import TraceError
+from headrace.graphs.views import arguments
+from headrace.ir import OFFSETS, Axis, BiasKind, Cache, CacheGroup, CacheKind, Input, MaskKind, Program, Role
+from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS
+from headrace.lowering.forms.positions import feed_positions, given_positions, own_positions
+from headrace.lowering.recover.shifts import recover_shifts
+from headrace.lowering.types.relative_bias import Distance, read_biases
+from headrace.ops.attention import ATTENTION
+from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.stateful import RECURRENCES
+
+A = torch.ops.aten
+ASSERTIONS = frozenset({A._assert_tensor_metadata.default, A._assert_scalar.default})
+GROUPS, SEQUENCES, HELD, ASKED = Axis("groups"), Axis("sequences"), Axis("blocks of a sequence"), Axis("asked")
+POOL, STATES = Axis("blocks"), Axis("states")
+# What a step of a cached program takes beside ids, positions and types: the input, its dtype and its axes.
+STEP = {
+    Role.OFFSETS: Input(OFFSETS, Role.OFFSETS, "int32", (BOUNDS,)),
+    Role.CONTEXT: Input("context", Role.CONTEXT, "int32", (SEQUENCES,)),
+    Role.WANTED: Input("wanted", Role.WANTED, "int64", (ASKED,)),
+    Role.SLOTS: Input("slots", Role.SLOTS, "int64", (GROUPS, TOKENS)),
+    Role.BLOCKS: Input("blocks", Role.BLOCKS, "int32", (GROUPS, SEQUENCES, HELD)),
+    Role.ROWS: Input("rows", Role.ROWS, "int32", (SEQUENCES,)),
+}
+FULL = "full"
+
+
+@dataclass
+class CachedGraph:
+    """The graph while it is rewritten, and what it will keep."""
+
+    program: Program
+    module: fx.GraphModule = field(init=False)
+    given: dict[Role, fx.Node] = field(default_factory=dict)
+    caches: list[Cache] = field(default_factory=list)
+    groups: list[CacheGroup] = field(default_factory=list)
+    # Of keys and values, the caches that hold them: layers may share those of an earlier one.
+    written: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.module = graphs.flat_module(self.program.graph)
+        self.graph = self.module.graph
+        placeholders = {node.name: node for node in self.graph.nodes if node.op == "placeholder"}
+        self.last = list(placeholders.values())[-1]
+        self.given = {one.role: placeholders[one.name] for one in self.program.signature.inputs}
+
+    def swap(self) -> None:
+        """Rewrite the graph. All that is read by running it comes first."""
+        biases, own = read_biases(self.program), own_positions(self.program, self.module)
+        recover_shifts(self.graph)
+        if own:
+            self.given[Role.POSITIONS] = self.last = given_positions(self.program, self.graph, self.last)
+            feed_positions(self.graph, own, self.given[Role.POSITIONS])
+        for order, node in enumerate([node for node in self.graph.nodes if node.target is ATTENTION]):
+            self._attend(node, self.program.nodes.attention[order].node, biases[order], order)
+        for order, node in enumerate([node for node in self.graph.nodes if node.target in RECURRENCES]):
+            self._go_on(node, order)
+        self._ask()
+        self._drop_padding()
+        for node in list(self.graph.nodes):
+            if node.target in ASSERTIONS:  # it has an effect, so it would keep alive what it looks at
+                self.graph.erase_node(node)
+        self.graph.eliminate_dead_code()
+        for role, node in list(self.given.items()):
+            if not node.users and role not in (Role.IDS, Role.OFFSETS, Role.CONTEXT, Role.WANTED):
+                self.graph.erase_node(self.given.pop(role))
+        self.module.recompile()
+
+    def inputs(self, block: int) -> tuple[Input, ...]:
+        """What the graph takes, in its order."""
+        made = {node.name: Input(node.name, role, "int64", (ROW, TOKENS)) for role, node in self.given.items()}
+        made |= {one.name: one for role, one in STEP.items() if role in self.given}
+        axes = {CacheKind.PAGED: (POOL, Axis("block", block)), CacheKind.ROW: (STATES,)}
+        for cache in self.caches:
+            sizes = tuple(Axis(f"{cache.name}_{place}", size) for place, size in enumerate(cache.sizes))
+            made[cache.name] = Input(cache.name, Role.CACHE, cache.dtype, axes[cache.kind] + sizes)
+        known = {GROUPS: Axis("groups", len(self.groups))}
+        taken = [made[node.name] for node in self.graph.nodes if node.op == "placeholder"]
+        return tuple(replace(one, axes=tuple(known.get(axis, axis) for axis in one.axes)) for one in taken)
+
+    def _take(self, name: str) -> fx.Node:
+        with self.graph.inserting_after(self.last):
+            taken: fx.Node = self.graph.placeholder(name)
+        self.last = taken
+        return taken
+
+    def _of(self, role: Role) -> fx.Node:
+        if role not in self.given:
+            self.given[role] = self._take(STEP[role].name)
+        return self.given[role]
+
+    def _keep(
+        self, name: str, kind: CacheKind, sizes: tuple[int, ...], dtype: torch.dtype, group: str | None = None
+    ) -> fx.Node:
+        self.caches.append(Cache(name, kind, sizes, str(dtype).removeprefix("torch."), group))
+        return self._take(name)
+
+    def _attend(self, node: fx.Node, name: str, bias: Distance | None, order: int) -> None:
+        """[1, H, T, D] operands to the operator's [T, H, D], and its answer back to [1, T, H, Dv]."""
+        args = arguments(node)
+        if bias is None and args["bias"] is not None:
+            raise TraceError(
+                f"{name} adds a bias of the shape of its scores, which a cached program does not have: it is no "
+                "function of the distance between query and key."
+            )
+        group = self._group(MaskKind(args["kind"]), args["window"][0])
+        place, key = self.groups.index(group), (args["k"], args["v"], group)
+        shared = key in self.written
+        if not shared:
+            self.written[key] = self._paged(args, group, len(self.written))
+        slots, blocks, offsets, context = map(self._of, (Role.SLOTS, Role.BLOCKS, Role.OFFSETS, Role.CONTEXT))
+        if bias is not None:
+            self.module.register_buffer(f"distance_bias_{order}", bias.values)
+        call = self.graph.call_function
+        with self.graph.inserting_before(node):
+            read = "q" if shared else "qkv"
+            q, *own = [call(A.transpose.int, (call(A.select.int, (args[x], 0, 0)), 0, 1)) for x in read]
+            tables = [call(A.select.int, (table, 0, place)) for table in (slots, blocks)]
+            added = None if bias is None else self.graph.get_attr(f"distance_bias_{order}")
+            told = bias.kind.value if bias else BiasKind.NONE.value
+            new = call(ATTENTION_PAGED, (
+                q, *(own or (None, None)), *self.written[key], *tables, offsets, context, args["sinks"], added,
+                args["scale"], args["kind"], args["window"], args["softcap"], told,
+            ))  # fmt: skip
+            rows = call(A.unsqueeze.default, (new, 0))
+        node.replace_all_uses_with(rows)
+        self.graph.erase_node(node)
+
+    def _group(self, kind: MaskKind, left: int) -> CacheGroup:
+        name = FULL if left < 0 else f"{'chunk' if kind is MaskKind.CHUNKED else 'window'}_{left + 1}"
+        group = CacheGroup(name, kind, left)
+        if group not in self.groups:
+            self.groups.append(group)
+        return group
+
+    def _paged(self, args: dict[str, Any], group: CacheGroup, order: int) -> tuple[fx.Node, fx.Node]:
+        made = []
+        for x in "kv":
+            value = args[x].meta["val"]
+            sizes = (int(value.shape[1]), int(value.shape[3]))
+            made.append(self._keep(f"{x}_{order}", CacheKind.PAGED, sizes, value.dtype, group.name))
+        return made[0], made[1]
+
+    def _go_on(self, node: fx.Node, order: int) -> None:
+        kind, args = RECURRENCES[node.target], tuple(arguments(node).values())
+        values = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args)
+        sizes = tuple(int(size) for size in kind.state_sizes(values))
+        state = self._keep(f"state_{order}", CacheKind.ROW, sizes, kind.state_dtype(values))
+        told = [self._of(role) for role in (Role.ROWS, Role.OFFSETS, Role.CONTEXT)]
+        with self.graph.inserting_before(node):
+            new = self.graph.call_function(kind.going_on, (*args, state, *told))
+        node.replace_all_uses_with(new)
+        self.graph.erase_node(node)
+
+    def _ask(self) -> None:
+        """Let the head read the rows that are asked for, and no others."""
+        wanted, _, _ = map(self._of, (Role.WANTED, Role.OFFSETS, Role.CONTEXT))
+        returned: Any = self.graph.output_node().args[0]
+        answer: fx.Node = returned[0]
+        cut: fx.Node = next((node for node in returned[1:] if _passes(answer, node)), answer)
+        with self.graph.inserting_after(cut):
+            asked = self.graph.call_function(A.index_select.default, (cut, 1, wanted))
+        cut.replace_all_uses_with(asked, delete_user_cb=lambda user: user is not asked)
+        self.graph.output_node().args = ((asked if cut is answer else answer,),)
+
+    def _drop_padding(self) -> None:
+        """Every token of a row is real. What still reads the padding (sizes, a product with it) sees ones."""
+        padding = self.given.pop(Role.PADDING, None)
+        if padding is not None:
+            with self.graph.inserting_after(self.last):
+                ones = self.graph.call_function(A.ones_like.default, (self.given[Role.IDS],))
+            padding.replace_all_uses_with(ones)
+            self.graph.erase_node(padding)
+
+
+def _passes(answer: fx.Node, cut: fx.Node) -> bool:
+    """Whether all that the answer reads of the inputs comes by way of one node; sizes are of no text."""
+    found, todo = set[fx.Node](), [answer]
+    while todo:
+        node = todo.pop()
+        if node in found or node is cut:
+            continue
+        if node.op == "placeholder":
+            return False
+        found.add(node)
+        todo += [one for one in node.all_input_nodes if one.target is not A.sym_size.int]
+    return True

@@ -1,0 +1,133 @@
+"""The loop that makes tokens: submit requests, step, and take what is finished. Nothing else runs a cached program."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace import feed
+from headrace.backends.interface import Backend
+from headrace.errors import InputError, OutOfMemoryError
+from headrace.runtime.engine.engine import Lane
+from headrace.runtime.engine.scheduler import Scheduler, Turn
+from headrace.runtime.engine.sequence import Sequence
+
+# Sequences in a step at most.
+SEQUENCES = 256
+
+
+class Chooser(Protocol):
+    """Makes a step's tokens from its logits, and says of each sequence whether it is over."""
+
+    def __call__(self, logits: Any, sequences: list[Sequence]) -> None:
+        """Append a token to each sequence, whose row of the logits [w, vocabulary] comes in the same order."""
+        ...
+
+
+class Generator:
+    """Sequences on one cached lane. Safe to call from several threads: whoever steps, steps for all."""
+
+    def __init__(self, lane: Lane, backend: Backend, choose: Chooser, tokens: int, sequences: int = SEQUENCES) -> None:
+        """Begin with no sequence."""
+        self.lane, self._backend, self._choose = lane, backend, choose
+        self.scheduler = Scheduler(lane.state, tokens, sequences)
+        self._numbers = itertools.count()
+        self._lock = RLock()
+
+    def submit(self, tokens: list[int], request: Any = None) -> Sequence:
+        """Take a prompt.
+
+        Raises:
+            InputError: it is empty, or longer than the caches can ever hold.
+        """
+        if not tokens:
+            raise InputError("A prompt has no token; at least one is accepted.")
+        store = self.lane.state.store
+        if store is not None and (most := store.capacity()) is not None and len(tokens) >= most:
+            raise InputError(
+                f"A prompt has {len(tokens)} tokens; the caches hold {most} at most. Shorten it, or compile with a "
+                "larger cache_bytes."
+            )
+        with self._lock:
+            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), request=request)
+            self.scheduler.add(sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """A caller wants no more of a sequence; what it held is free."""
+        with self._lock:
+            sequence.finished = sequence.finished or "abort"
+            self.scheduler.remove(sequence)
+
+    def step(self) -> list[Sequence]:
+        """Run one step.
+
+        Returns:
+            The sequences that are over.
+
+        Raises:
+            Exception: what the target raised. Every sequence of the step begins anew, and may be stepped again.
+        """
+        with self._lock:
+            turns = self.scheduler.plan()
+            if not turns:
+                self._require_progress()
+                return []
+            try:
+                asked = [turn.sequence for turn in turns if turn.asks]
+                output = self._run(turns)
+                for sequence, count in turns:
+                    assert sequence.held is not None
+                    self.lane.state.commit(sequence.held, sequence.tokens, count)
+                if asked:
+                    self._choose(output, asked)
+            except BaseException:
+                for sequence, _ in turns:
+                    self.scheduler.set_back(sequence)
+                raise
+            over = [sequence for sequence in asked if sequence.finished]
+            for sequence in over:
+                self.scheduler.remove(sequence)
+            return over
+
+    def _run(self, turns: list[Turn]) -> Any:
+        pieces = []
+        for turn in turns:
+            sequence, held = turn.sequence, turn.sequence.held
+            assert held is not None
+            ids = np.array(sequence.tokens[held.count : held.count + turn.tokens], np.int64)
+            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, int(turn.asks)))
+        given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
+        return self.lane.state.step(self.lane.executable, self._backend.feed(given))
+
+    def _require_progress(self) -> None:
+        if self.scheduler.waiting and not self.scheduler.running:
+            sequence = self.scheduler.waiting.popleft()
+            sequence.finished = "memory"
+            raise OutOfMemoryError(
+                f"A text of {len(sequence.tokens)} tokens finds no room in the caches though it is alone. Compile with "
+                "a larger cache_bytes, or ask for fewer tokens."
+            )
+
+    def run(self, sequences: list[Sequence], seen: Callable[[Sequence], None] | None = None) -> None:
+        """Step until those sequences are over, whatever others do; an error ends all of them.
+
+        Args:
+            seen: called with each that is over.
+        """
+        try:
+            left = set(sequences)
+            while left:
+                self.step()
+                for sequence in [one for one in left if one.finished]:
+                    left.remove(sequence)
+                    if seen:
+                        seen(sequence)
+        finally:
+            for sequence in sequences:
+                if not sequence.finished:
+                    self.abort(sequence)

@@ -1,0 +1,85 @@
+"""What a step runs: sequences that make a token each, and prompts in chunks, under a budget. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from headrace.runtime.engine.sequence import Sequence
+from headrace.runtime.state.model_state import ModelState
+
+
+class Turn(NamedTuple):
+    """A sequence's part of a step: how many of its next tokens."""
+
+    sequence: Sequence
+    tokens: int
+
+    @property
+    def asks(self) -> bool:
+        """Whether a token is made from it."""
+        return self.tokens == self.sequence.left
+
+
+class Scheduler:
+    """Sequences in the order in which they came. One that finds no room makes the last to come wait and begin anew."""
+
+    def __init__(self, state: ModelState, tokens: int, sequences: int) -> None:
+        """`tokens` and `sequences` in a step at most."""
+        self.state, self.tokens, self.sequences = state, tokens, sequences
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its turn."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """A sequence is over, wherever it stands; what it held is free."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self._release(sequence)
+
+    def plan(self) -> list[Turn]:
+        """The next step, room for which is reserved; empty where nothing can run."""
+        left, turns = self.tokens, list[Turn]()
+        # Those with one token left first: who reads waits for them. The others' prompts fill what is left.
+        for sequence in sorted(self.running, key=lambda one: one.left > 1):
+            if left > 0 and sequence.held is not None:  # it may have been set back by one before it
+                left -= self._turn(sequence, left, turns)
+        while left > 0 and self.waiting and len(self.running) < self.sequences:
+            sequence = self.waiting[0]
+            sequence.held = self.state.admit(sequence.tokens)
+            if sequence.held is None:
+                break
+            if not self.state.reserve(sequence.held, min(left, sequence.left)):
+                self._release(sequence)
+                break
+            self.running.append(self.waiting.popleft())
+            turns.append(Turn(sequence, min(left, sequence.left)))
+            left -= turns[-1].tokens
+        return [turn for turn in turns if turn.sequence.held is not None]
+
+    def _turn(self, sequence: Sequence, left: int, turns: list[Turn]) -> int:
+        count = min(left, sequence.left)
+        assert sequence.held is not None
+        while not self.state.reserve(sequence.held, count):
+            last = self.running[-1]
+            self.set_back(last)
+            if last is sequence:
+                return 0
+        turns.append(Turn(sequence, count))
+        return count
+
+    def set_back(self, sequence: Sequence) -> None:
+        """Have a sequence wait and begin anew: what it held may be what others need, or not what it should be."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        self.waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        if sequence.held is not None:
+            self.state.release(sequence.held)
+            sequence.held = None

@@ -1,0 +1,40 @@
+"""A request while tokens are made for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.runtime.cache.store import Held
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One text that grows.
+
+    Attributes:
+        number: of the request, as `submit` returned it.
+        tokens: of the prompt, then those that were made.
+        prompt: how many of them are the prompt's.
+        held: what it holds of the caches; None while it waits.
+        request: what the caller asked for, which the engine hands on.
+        finished: why no more are made; None while some are.
+    """
+
+    number: int
+    tokens: list[int]
+    prompt: int
+    held: Held | None = None
+    request: Any = None
+    finished: str | None = None
+    notes: list[Any] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Tokens that are yet to run."""
+        return len(self.tokens) - (self.held.count if self.held else 0)
+
+    @property
+    def made(self) -> list[int]:
+        """The tokens past the prompt."""
+        return self.tokens[self.prompt :]
