@@ -56,8 +56,10 @@ class CacheStore:
         self._rows = BlockPool() if states else None
         if self._rows is not None:
             self.pools[STATES], self._of[STATES] = self._rows, states
+        # Under a small limit as many of each: one pool that took all would leave the others nothing.
+        most = limit // sum(map(self._each, self.pools))
         for name in self.pools:
-            self._grow(name, FIRST_ROWS if name == STATES else FIRST_BLOCKS)
+            self._grow(name, min(most, FIRST_ROWS if name == STATES else FIRST_BLOCKS))
 
     @property
     def bytes(self) -> int:

@@ -38,6 +38,11 @@ class Generator:
         self._numbers = itertools.count()
         self._lock = RLock()
 
+    @property
+    def tokens_known(self) -> int:
+        """Tokens of prompts that no step had to run, since what they leave was there."""
+        return self.scheduler.known
+
     def submit(self, tokens: list[int], request: Any = None) -> Sequence:
         """Take a prompt.
 

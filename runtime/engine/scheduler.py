@@ -27,6 +27,7 @@ class Scheduler:
     def __init__(self, state: ModelState, tokens: int, sequences: int) -> None:
         """`tokens` and `sequences` in a step at most."""
         self.state, self.tokens, self.sequences = state, tokens, sequences
+        self.known = 0  # tokens that no step had to run, since their prefix was there
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
 
@@ -54,23 +55,31 @@ class Scheduler:
             sequence.held = self.state.admit(sequence.tokens)
             if sequence.held is None:
                 break
-            if not self.state.reserve(sequence.held, min(left, sequence.left)):
+            count = self._reserved(sequence, min(left, sequence.left))
+            if not count:
                 self._release(sequence)
                 break
             self.running.append(self.waiting.popleft())
-            turns.append(Turn(sequence, min(left, sequence.left)))
-            left -= turns[-1].tokens
+            self.known += sequence.held.count
+            turns.append(Turn(sequence, count))
+            left -= count
         return [turn for turn in turns if turn.sequence.held is not None]
 
     def _turn(self, sequence: Sequence, left: int, turns: list[Turn]) -> int:
-        count = min(left, sequence.left)
-        assert sequence.held is not None
-        while not self.state.reserve(sequence.held, count):
+        while not (count := self._reserved(sequence, min(left, sequence.left))):
             last = self.running[-1]
             self.set_back(last)
             if last is sequence:
                 return 0
         turns.append(Turn(sequence, count))
+        return count
+
+    def _reserved(self, sequence: Sequence, count: int) -> int:
+        """Room for so many tokens; where a sequence is alone and finds none, for fewer. Returns for how many."""
+        assert sequence.held is not None
+        alone = not [one for one in self.running if one is not sequence]
+        while count and not self.state.reserve(sequence.held, count):
+            count = count // 2 if alone else 0
         return count
 
     def set_back(self, sequence: Sequence) -> None:

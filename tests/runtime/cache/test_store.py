@@ -1,0 +1,137 @@
+"""Blocks and rows: none is lost, none is given twice, and what is known is what it says."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from headrace.ir import Cache, CacheGroup, CacheKind, Layout, MaskKind
+from headrace.runtime.cache.store import CacheStore, Held
+from tests.synthetic import facts
+
+BLOCK = 4
+WIDTH = 8 * 4
+FULL, WINDOW = CacheGroup("full", MaskKind.CAUSAL), CacheGroup("window_6", MaskKind.CAUSAL, 5)
+PAGED = [
+    Cache(f"k_{order}", CacheKind.PAGED, (1, 8), "float32", group.name) for order, group in enumerate((FULL, WINDOW))
+]
+STATE = Cache("state_0", CacheKind.ROW, (8,), "float32")
+
+
+class Memory:
+    """Arrays of numpy."""
+
+    cache_bytes = 1 << 20
+
+    def resized(self, array: np.ndarray | None, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        made = np.zeros(shape, dtype)
+        if array is not None:
+            made[: len(array)] = array
+        return made
+
+
+def store(*caches: Cache, limit: int = 1 << 20, prefixes: bool = True) -> CacheStore:
+    groups = tuple(group for group in (FULL, WINDOW) if any(cache.group == group.name for cache in caches))
+    program = facts().with_(layout=Layout.CACHED, caches=caches, groups=groups, block=BLOCK)
+    return CacheStore(program, Memory(), limit, prefixes)
+
+
+def write(kept: CacheStore, held: Held, tokens: list[int]) -> None:
+    """What a step does: put each new token where it belongs, and what was seen so far into the state."""
+    for place in range(held.count, len(tokens)):
+        for cache, table in zip(PAGED, held.tables, strict=False):
+            kept.arrays[cache.name][table[place // BLOCK], place % BLOCK] = tokens[place]
+    if held.row is not None:
+        kept.arrays["state_0"][held.row] = sum(tokens)
+
+
+def check(kept: CacheStore, held: Held, tokens: list[int]) -> None:
+    """All that a later step may read is there."""
+    for cache, group, table in zip(PAGED, kept.form.groups, held.tables, strict=False):
+        for place in range(group.first_key(held.count), held.count):
+            assert (kept.arrays[cache.name][table[place // BLOCK], place % BLOCK] == tokens[place]).all()
+    if held.row is not None and held.count:
+        assert (kept.arrays["state_0"][held.row] == sum(tokens[: held.count])).all()
+
+
+@pytest.mark.parametrize("caches", [PAGED, [*PAGED, STATE], [STATE]], ids=["paged", "both", "states"])
+@pytest.mark.parametrize("seed", range(2))
+def test_ten_thousand_joins_and_leaves_lose_nothing(caches: list[Cache], seed: int) -> None:
+    kept, chance = store(*caches, limit=200 * BLOCK * WIDTH), random.Random(seed)
+    texts: list[tuple[Held, list[int]]] = []
+    families = [[chance.randrange(50) for _ in range(60)] for _ in range(5)]
+    joined = known = 0
+    while joined < 5_000:
+        if chance.random() < 0.5:
+            tokens = [*chance.choice(families)[: chance.randint(1, 60)], chance.randrange(50)]
+            held = kept.admit(tokens)
+            if held is not None:
+                joined += 1
+                known += bool(held.count)
+                check(kept, held, tokens)
+                texts.append((held, tokens))
+        elif texts:
+            held, tokens = texts[place := chance.randrange(len(texts))]
+            count = min(chance.randint(1, 20), len(tokens) - held.count)
+            if count == 0 or chance.random() < 0.2 or not kept.reserve(held, count):
+                kept.release(held)
+                texts.pop(place)
+                continue
+            write(kept, held, tokens[: held.count + count])
+            kept.commit(held, tokens[: held.count + count], count)
+            check(kept, held, tokens)
+    assert known > 100
+    for held, _ in texts:
+        kept.release(held)
+    assert kept.used() == 0
+    assert all(pool.free == pool.count for pool in kept.pools.values())
+
+
+def test_a_text_runs_its_last_token_though_all_of_it_is_known() -> None:
+    kept, tokens = store(*PAGED), list(range(2 * BLOCK))
+    first = kept.admit(tokens)
+    kept.reserve(first, len(tokens))
+    kept.commit(first, tokens, len(tokens))
+    assert kept.admit(tokens).count == BLOCK
+
+
+def test_blocks_that_no_query_sees_are_given_back() -> None:
+    kept, tokens = store(*PAGED), list(range(64))
+    held = kept.admit(tokens)
+    for place in range(64):
+        kept.reserve(held, 1)
+        kept.commit(held, tokens[: place + 1], 1)
+    full, window = held.tables
+    assert min(full) >= 0
+    assert sum(block >= 0 for block in window) == 2
+
+
+def test_a_state_is_copied_for_who_goes_on_from_it() -> None:
+    kept, tokens = store(STATE), list(range(2 * BLOCK + 1))
+    first = kept.admit(tokens)
+    write(kept, first, tokens[: 2 * BLOCK])
+    kept.commit(first, tokens[: 2 * BLOCK], 2 * BLOCK)
+    second = kept.admit(tokens)
+    assert second.count == 2 * BLOCK
+    assert second.row != first.row
+    check(kept, second, tokens)
+
+
+def test_nothing_is_known_where_prefixes_are_not_kept() -> None:
+    kept, tokens = store(*PAGED, prefixes=False), list(range(20))
+    first = kept.admit(tokens)
+    kept.reserve(first, 20)
+    kept.commit(first, tokens, 20)
+    assert kept.admit(tokens).count == 0
+
+
+def test_caches_grow_to_their_limit_and_no_further() -> None:
+    kept = store(PAGED[0], limit=100 * BLOCK * WIDTH)
+    held = kept.admit([1])
+    assert kept.bytes == 64 * BLOCK * WIDTH
+    assert kept.reserve(held, 100 * BLOCK)
+    assert kept.bytes == 100 * BLOCK * WIDTH
+    assert not kept.reserve(held, 100 * BLOCK + 1)
+    assert kept.capacity() == 100 * BLOCK
