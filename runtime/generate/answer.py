@@ -13,7 +13,7 @@ from headrace.ir import Decoding
 from headrace.runtime.generate.batch import Row
 from headrace.runtime.generate.detokenizer import Vocabulary
 from headrace.runtime.generate.generation import Generation, TokenLogprob
-from headrace.runtime.generate.guided import Form
+from headrace.runtime.generate.guided import Matcher
 from headrace.runtime.generate.options import GenerateOptions, find_lengths
 from headrace.runtime.generate.rules import Rules
 from headrace.runtime.generate.stopping import FinishReason, Stopping, StopRules
@@ -49,7 +49,7 @@ class Answer:
 
     def __init__(
         self, model: Model, prompt: Ids, options: GenerateOptions, *, source: bool = False, index: int = 0,
-        seed: int | None = None, vocabulary: Vocabulary | None = None, form: Form | None = None,
+        seed: int | None = None, vocabulary: Vocabulary | None = None, matcher: Matcher | None = None,
     ) -> None:  # fmt: skip
         """Begin with no token.
 
@@ -58,13 +58,13 @@ class Answer:
             index: which of the prompt's answers it is.
             seed: of its noise, see `seed_of`; None draws one.
             vocabulary: of the tokenizer, where a text is made.
-            form: what the text keeps to, this answer's own.
+            matcher: what the text keeps to, this answer's own.
 
         Raises:
             InputTooLongError: no new token has room.
             InputError: an encoder-decoder without a token to begin with.
         """
-        self.options, self._form, self._index, self._prompt_tokens = options, form, index, len(prompt)
+        self.options, self._matcher, self._index, self._prompt_tokens = options, matcher, index, len(prompt)
         self.held = np.array(model.decoding.start, np.int64) if source else prompt
         if not len(self.held):
             raise InputError(_nothing_to_begin_with(source))
@@ -97,8 +97,8 @@ class Answer:
     def row(self) -> Row:
         """What its next token is asked for."""
         place, held = self.place, self._ids[: len(self.held) + self.place]
-        if self._form is not None:
-            allowed, (biased, biases) = self._form.allowed(), self._rules.asked
+        if self._matcher is not None:
+            allowed, (biased, biases) = self._matcher.allowed(), self._rules.asked
         elif (forced := self._rules.forced(place, len(held))) is not None:
             allowed, (biased, biases) = forced, NOTHING
         else:
@@ -111,9 +111,9 @@ class Answer:
         if logprob is not None:
             self._logprobs.append(logprob)
         self._stopping.push(token)
-        if self._form is not None and self.reason is not FinishReason.STOP:
-            self._form.advance(token)
-            if self._form.complete:
+        if self._matcher is not None and self.reason is not FinishReason.STOP:
+            self._matcher.advance(token)
+            if self._matcher.complete:
                 self._stopping.end()
         return self.reason
 

@@ -31,7 +31,7 @@ class Row:
         new: ids of the answer so far, int64 [place].
         biased: ids whose logits something is added to, int64 [b], each once.
         biases: what is added, float32 [b]; minus infinity rules a token out.
-        allowed: the tokens of a form, a bit each: int32 [(V + 31) // 32]; None for all.
+        allowed: the tokens that a grammar or a rule lets through, a bit each: int32 [(V + 31) // 32]; None for all.
     """
 
     options: GenerateOptions

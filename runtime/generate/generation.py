@@ -30,7 +30,7 @@ class Generation:
     Attributes:
         text: the answer, without what ended it; empty where the model has no tokenizer.
         token_ids: all of its tokens, with the one that ended it.
-        finish_reason: "stop" at an end token, a stop string or the end of a form, "length" at the most new tokens.
+        finish_reason: "stop" at an end token, a stop string or where its grammar ends, "length" at the most new tokens.
         prompt_tokens: how many tokens the prompt has.
         logprobs: one a token, None where they were not asked for.
         index: which of the `n` answers to the prompt it is.

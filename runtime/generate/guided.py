@@ -1,4 +1,4 @@
-"""Texts that keep to a form: one of a set of strings, or a JSON schema. A mask of tokens for each step."""
+"""Texts that keep to a grammar: one of a set of strings, or a JSON schema. A mask of tokens for each step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.runtime.text.tokenizer_keys import IDS
 Bits = NDArray[np.int32]
 
 
-class Form(Protocol):
-    """The form of one text, as far as it has come."""
+class Matcher(Protocol):
+    """One text in its grammar, as far as it has come."""
 
     @property
     def complete(self) -> bool:
@@ -31,37 +31,43 @@ class Form(Protocol):
         """One of them came."""
 
 
-class Forms(Protocol):
-    """What makes the form of each answer to a request."""
+class Grammar(Protocol):
+    """What the texts of a request keep to."""
 
-    def begin(self) -> Form:
-        """A form at its beginning."""
+    def begin(self) -> Matcher:
+        """A text without a token."""
 
 
-def read_forms(options: GenerateOptions, tokenizer: Any, width: int, ends: tuple[int, ...]) -> Forms | None:
-    """What the texts of a request keep to; None where they are free.
+class Grammars:
+    """A model's tokens as grammars are written in them; one a model, used from any thread."""
 
-    Args:
-        tokenizer: of transformers with a tokenizer.json, or a `PlainTokenizer`.
-        width: how many tokens the head has logits for.
-        ends: tokens that end a text.
+    def __init__(self, tokenizer: Any, width: int, ends: tuple[int, ...]) -> None:
+        """Read nothing yet: what a library needs of a vocabulary takes it a while.
 
-    Raises:
-        InputError: a form that no text of these tokens has.
-        TargetError: the library for JSON schemas is not installed.
-    """
-    if not options.guided:
-        return None
-    if tokenizer is None:
-        raise InputError("choice and json_schema need a tokenizer, and the model has none. Pass one as tokenizer=.")
-    if options.min_new_tokens:
-        raise InputError(
-            f"min_new_tokens is {options.min_new_tokens} beside choice or json_schema, which alone say how long a text "
-            "is. Leave it out."
-        )
-    if options.json_schema is not None:
-        return JsonForms(options.json_schema, tokenizer, width, ends)
-    return Choices(options.choice, tokenizer, width, ends)
+        Args:
+            tokenizer: of transformers with a tokenizer.json, or a `PlainTokenizer`; None for a model without.
+            width: how many tokens the head has logits for.
+            ends: tokens that end a text.
+        """
+        self._tokenizer, self._width, self._ends = tokenizer, width, ends
+        self._read: Any = None
+
+    def read(self, options: GenerateOptions) -> Grammar | None:
+        """What the texts of a request keep to; None where they are free.
+
+        Raises:
+            InputError: a grammar that no text of these tokens keeps to.
+            TargetError: the library for JSON schemas is not installed.
+        """
+        if not options.guided:
+            return None
+        if self._tokenizer is None:
+            raise InputError("choice and json_schema need a tokenizer, and the model has none. Pass one as tokenizer=.")
+        if options.json_schema is None:
+            return Choices(options.choice, self._tokenizer, self._width, self._ends)
+        if self._read is None:
+            self._read = _read_vocabulary(self._tokenizer, self._width, self._ends)
+        return JsonGrammar(options.json_schema, self._read, as_bits(self._ends, self._width))
 
 
 class Choices:
@@ -117,42 +123,36 @@ class Choice:
         self._node = self._node[token]
 
 
-class JsonForms:
+class JsonGrammar:
     """A JSON schema, by llguidance."""
 
-    def __init__(self, schema: str, tokenizer: Any, width: int, ends: tuple[int, ...]) -> None:
+    def __init__(self, schema: str, vocabulary: Any, ends: Bits) -> None:
         """Read the schema.
 
+        Args:
+            vocabulary: as the library reads it.
+
         Raises:
-            InputError: one that the library cannot follow, or a tokenizer without a tokenizer.json.
-            TargetError: the library is not installed.
+            InputError: the library cannot follow it.
         """
-        try:
-            from llguidance import LLMatcher, LLTokenizer
-        except ImportError as error:
-            raise missing_library(error, "json_schema") or error from error
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None or not ends:
-            lacks = "no tokenizer.json" if backend is None else "no end token, which ends a JSON text"
-            raise InputError(f"json_schema cannot be followed: the model has {lacks}.")
-        self.width, self.ends = width, as_bits(ends, width)
-        self._matcher = LLMatcher
-        self._tokenizer = LLTokenizer(backend.to_str(), n_vocab=width, eos_token=list(ends))
+        from llguidance import LLMatcher
+
+        self.ends, self._vocabulary, self._matcher = ends, vocabulary, LLMatcher
         self._grammar = LLMatcher.grammar_from_json_schema(schema)
-        if wrong := LLMatcher.validate_grammar(self._grammar, self._tokenizer):
+        if wrong := LLMatcher.validate_grammar(self._grammar, vocabulary):
             raise InputError(f"json_schema cannot be followed: {' '.join(wrong.split())[:400]}")
 
-    def begin(self) -> JsonForm:
+    def begin(self) -> JsonMatcher:
         """A text without a token."""
-        return JsonForm(self, self._matcher(self._tokenizer, self._grammar, log_level=0))
+        return JsonMatcher(self._matcher(self._vocabulary, self._grammar, log_level=0), self.ends)
 
 
-class JsonForm:
+class JsonMatcher:
     """One text that becomes JSON."""
 
-    def __init__(self, forms: JsonForms, matcher: Any) -> None:
+    def __init__(self, matcher: Any, ends: Bits) -> None:
         """Begin with no token."""
-        self._forms, self._matcher = forms, matcher
+        self._matcher, self._ends = matcher, ends
 
     @property
     def complete(self) -> bool:
@@ -163,7 +163,7 @@ class JsonForm:
         """What the matcher lets through."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         self._require()
-        return bits | self._forms.ends if self._matcher.is_accepting() else bits
+        return bits | self._ends if self._matcher.is_accepting() else bits
 
     def advance(self, token: int) -> None:
         """One token further."""
@@ -173,6 +173,19 @@ class JsonForm:
     def _require(self) -> None:
         if self._matcher.is_error():
             raise InputError(f"json_schema cannot be followed further: {self._matcher.get_error()[:400]}")
+
+
+def _read_vocabulary(tokenizer: Any, width: int, ends: tuple[int, ...]) -> Any:
+    """A tokenizer as llguidance reads it."""
+    try:
+        from llguidance import LLTokenizer
+    except ImportError as error:
+        raise missing_library(error, "json_schema") or error from error
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not ends:
+        lacks = "no tokenizer.json" if backend is None else "no end token, which ends a JSON text"
+        raise InputError(f"json_schema cannot be followed: the model has {lacks}.")
+    return LLTokenizer(backend.to_str(), n_vocab=width, eos_token=list(ends))
 
 
 def _tokens(tokenizer: Any, text: str, width: int) -> list[int]:

@@ -97,7 +97,7 @@ class GenerateOptions:
 
     @property
     def guided(self) -> bool:
-        """Whether the text has a form to keep to."""
+        """Whether the text has a grammar to keep to."""
         return bool(self.choice) or self.json_schema is not None
 
     def _set(self, name: str, value: Any) -> None:
@@ -148,6 +148,10 @@ class GenerateOptions:
             yield "n", self.n, "1 is accepted with temperature=0, at which all answers are the same"
         if self.choice and self.json_schema is not None:
             yield "choice", self.choice, "choice or json_schema is accepted, not both"
+        if self.guided and self.min_new_tokens:
+            yield "min_new_tokens", least, "0 is accepted with choice or json_schema, which say how long a text is"
+        if self.guided and self.ignore_eos:
+            yield "ignore_eos", True, "False is accepted with choice or json_schema, whose texts end"
 
 
 # Each number's least and most, and what is accepted in words.
@@ -207,6 +211,8 @@ def read_options(decoding: Decoding, **given: Any) -> GenerateOptions:
     if "max_new_tokens" in asked and "min_new_tokens" not in asked:
         # The folder's least is for texts as long as the folder has them.
         asked["min_new_tokens"] = _at_most(defaults.min_new_tokens, asked["max_new_tokens"])
+    if asked.get("choice") or "json_schema" in asked:
+        asked.setdefault("min_new_tokens", 0)  # the folder's least is for texts without a grammar
     made = GenerateOptions(**{name: asked.get(name, getattr(defaults, name)) for name in known})
     _require_served(decoding, made, asked)
     return made
@@ -259,7 +265,7 @@ def find_lengths(options: GenerateOptions, decoding: Decoding, held: int, room: 
         )
     least = options.min_new_tokens
     if least is None:
-        least = max(0, decoding.min_length - held)
+        least = 0 if options.guided else max(0, decoding.min_length - held)
     return min(least, most), most
 
 

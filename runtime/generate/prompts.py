@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -49,27 +50,25 @@ class Prompts:
             InputTooLongError: more tokens than the model reads.
         """
         listed = [prompts] if _is_one(prompts) else list(prompts)
-        found: dict[int, Ids] = {}
-        texts = [number for number, one in enumerate(listed) if isinstance(one, str)]
-        chats = [number for number, one in enumerate(listed) if _is_chat(one)]
-        rows = [number for number in range(len(listed)) if number not in {*texts, *chats}]
-        for number in rows:
-            if not many(listed[number], f"Prompt {number}") or isinstance(listed[number], bytes):
-                raise InputError(f"Prompt {number} is {reprlib.repr(listed[number])}; {ACCEPTED} is accepted.")
-        found |= zip(texts, self._of_texts([listed[number] for number in texts]), strict=True)
-        said = [self._render(listed[number], number, template) for number in chats]
-        found |= zip(chats, self._of_ids([self._rendered_ids(text) for text in said]), strict=True)
-        found |= zip(rows, self._of_ids([listed[number] for number in rows]), strict=True)
-        return [found[number] for number in range(len(listed))]
+        found: list[Ids] = []
+        for texts, run in groupby(listed, lambda one: isinstance(one, str)):
+            if texts:
+                found += (one.ids for one in self._texts.encode(run, truncate=False, prompt="", first=len(found)))
+            else:
+                found += (self._ids(one, number, template) for number, one in enumerate(run, len(found)))
+        return found
 
-    def _of_texts(self, texts: list[str]) -> list[Ids]:
-        return [one.ids for one in self._texts.encode(texts, truncate=False, prompt="")]
-
-    def _of_ids(self, rows: list[Any]) -> list[Ids]:
-        if not rows:
-            return []
-        _, parts = self._texts.raw(rows, None, PACKED)
-        return [one.ids for part in parts for one in part]
+    def _ids(self, prompt: Any, number: int, template: Mapping[str, Any] | None) -> Ids:
+        """Of a chat, or of what must be ids."""
+        if _is_chat(prompt):
+            prompt = self._rendered_ids(self._render(prompt, number, template))
+        if not many(prompt, f"Prompt {number}") or isinstance(prompt, bytes):
+            raise InputError(f"Prompt {number} is {reprlib.repr(prompt)}; {ACCEPTED} is accepted.")
+        try:
+            _, parts = self._texts.raw([prompt], None, PACKED)
+            return next(parts)[0].ids
+        except InputError as error:
+            raise error.__class__(f"Prompt {number}: {error}") from None
 
     def _rendered_ids(self, text: str) -> Ids:
         """Of a text that has the tokenizer's own tokens in it already."""

@@ -10,7 +10,7 @@ from headrace.runtime.generate.detokenizer import Detokenizer, Vocabulary
 
 
 class FinishReason(StrEnum):
-    """Why a text ended: at an end token, a stop string or the end of its form; or at the most tokens it may have."""
+    """Why a text ended: at an end token, a stop string or where its grammar ends; or at the most tokens it may have."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -73,8 +73,8 @@ class Stopping:
         return self.reason
 
     def end(self) -> None:
-        """The form of the text is whole: nothing more is to come."""
-        self.reason = self.reason or FinishReason.STOP
+        """The grammar of the text ends here: nothing more is to come."""
+        self.reason = FinishReason.STOP
 
     @property
     def text(self) -> str:

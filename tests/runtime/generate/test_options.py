@@ -64,6 +64,8 @@ def test_an_option_is_refused(name: str, value: Any, said: str) -> None:
     [
         ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens is 5; at most max_new_tokens, 4, is accepted"),
         ({"n": 2}, "n is 2; 1 is accepted with temperature=0, at which all answers are the same"),
+        ({"choice": "a", "min_new_tokens": 3}, "min_new_tokens is 3; 0 is accepted with choice or json_schema, which"),
+        ({"choice": "a", "ignore_eos": True}, "ignore_eos is True; False is accepted with choice or json_schema"),
         ({"choice": ["a"], "json_schema": {}}, "choice is ('a',); choice or json_schema is accepted, not both"),
     ],
 )
@@ -238,6 +240,7 @@ def test_what_a_greedy_call_does_not_use_warns(greedy: dict[str, Any]) -> None:
         (Decoding(min_length=15), {"max_new_tokens": 2}, 10, None, (2, 2)),
         (Decoding(min_new_tokens=9), {"max_new_tokens": 2}, 10, None, (2, 2)),
         (Decoding(min_length=5), {}, 10, None, (0, 256)),
+        (Decoding(min_new_tokens=9, min_length=20), {"choice": "a"}, 10, None, (0, 256)),
     ],
 )
 def test_lengths(decoding: Decoding, given: Any, held: int, room: int | None, expected: tuple[int, int]) -> None:
