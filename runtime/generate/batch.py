@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,11 @@ class Draw:
     top_p: Tensor | None
     min_p: Tensor | None
     widest: int | None
+
+    def part(self, start: int, end: int) -> Draw:
+        """Some of the rows."""
+        held: dict[str, Any] = {name: value[start:end] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **held)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,10 @@ MIX = ((30, -4658895280553007687), (27, -7723592293110705685))
 SPREAD_SEED, SPREAD_PLACE = 6364136223846793005, 1442695040888963407
 
 
+# So many scores are drawn from at a time on a host: in float64 they and what is made of them stay in its cache.
+CACHED = 1 << 16
+
+
 class Sampled(NamedTuple):
     """The next tokens of w rows.
 
@@ -73,14 +77,16 @@ def adjust(logits: Tensor, rows: SamplingBatch) -> Tensor:
 
 
 def draw(scores: Tensor, rows: Draw) -> Tensor:
-    """A token of each row by its probability, int64 [w].
+    """A token of each row by its probability, int64 [w]; a few rows at a time where a processor's cache is small.
 
     Each token that is left runs for a time of which its probability is the rate, and the first wins: the race that
     Gumbel's noise runs in logarithms. A last bit of the scores changes the winner only where two are as near as that,
     which it would of any of the many borders of a cumulative sum.
     """
-    share = shares(scores, rows)
-    return (share / -uniform(rows.seed, rows.place, scores.shape[1]).log()).argmax(-1)
+    if scores.device.type != "cpu" or torch.compiler.is_compiling():
+        return _race(scores, rows)
+    few = max(1, CACHED // scores.shape[1])
+    return torch.cat([_race(part, rows.part(i * few, i * few + few)) for i, part in enumerate(torch.split(scores, few))])
 
 
 def shares(scores: Tensor, rows: Draw) -> Tensor:
@@ -106,6 +112,10 @@ def unpack(allowed: Tensor, width: int) -> Tensor:
     """Bits, int32 [w, (width + 31) // 32], as bool [w, width]."""
     token = torch.arange(width, device=allowed.device)
     return (allowed[:, token >> 5] >> (token & 31).int() & 1).bool()
+
+
+def _race(scores: Tensor, rows: Draw) -> Tensor:
+    return (shares(scores, rows) / -uniform(rows.seed, rows.place, scores.shape[1]).log()).argmax(-1)
 
 
 def _right(x: Tensor, shift: int) -> Tensor:
