@@ -33,6 +33,7 @@ from headrace.frontend.facts.positions import (
     without_added_types,
 )
 from headrace.frontend.load.checkpoint import Checkpoint
+from headrace.frontend.load.decoding import held_config, read_decoding
 from headrace.frontend.load.sentence_transformers import Pool
 from headrace.frontend.probe.behaviour import Behaviour
 from headrace.ir import (
@@ -42,6 +43,7 @@ from headrace.ir import (
     SEQUENCE,
     TARGET,
     Axis,
+    Decoding,
     Evidence,
     Facts,
     Head,
@@ -116,6 +118,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         given = tuple(arrays.get(name) or Input(name, ROLES[name], axes=_axes(name)) for name in inputs)
         exported = export(served, inputs, given, config, additive=seen.reads_masks)
         exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
+    outputs = _described(exported, kinds, accepted)
     where, limits = _lengths(exported, config, accepted, offset, inputs)
     program = Program(
         exported=exported,
@@ -124,7 +127,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
         dtype=str(next(p.dtype for p in module.parameters() if p.is_floating_point())).removeprefix("torch."),
         signature=Signature(
             inputs=given,
-            outputs=_described(exported, kinds, accepted),
+            outputs=outputs,
             head=seen.head,
             vocabulary=seen.vocabulary,
             head_rows=rows,
@@ -142,6 +145,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> 
             labels=read_labels(config, seen.head, seen.width, checkpoint.activation),
             pooling=pooling,
             similarity=checkpoint.similarity,
+            decoding=_decoding(outputs, seen, module),
         ),
         evidence=Evidence(
             claims=read_claims(config),
@@ -293,6 +297,14 @@ def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...], accepte
         along = TARGET if accepted.decodes and kind in DECODER_OUTPUTS else SEQUENCE
         outputs.append(Output(kind.value, kind, int(width), along))
     return tuple(outputs)
+
+
+def _decoding(outputs: tuple[Output, ...], seen: DryRun, module: nn.Module) -> Decoding | None:
+    """How the model's own config has tokens follow one another, where its head is of a model that continues texts."""
+    if seen.head not in (Head.CAUSAL_LM, Head.SEQ2SEQ_LM):
+        return None
+    logits = next(one for one in outputs if one.kind is OutputKind.VOCABULARY_LOGITS)
+    return read_decoding(held_config(module), logits.width, pair=seen.pair is not None)
 
 
 def _declared_default(checkpoint: Checkpoint) -> Task | None:

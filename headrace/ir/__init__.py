@@ -21,7 +21,10 @@ from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, T
 from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
     Activation,
+    Beams,
+    BeamStop,
     ChatRules,
+    Decoding,
     Facts,
     Filling,
     Labels,
@@ -66,6 +69,8 @@ __all__ = [
     "AttentionSpec",
     "AttentionType",
     "Axis",
+    "BeamStop",
+    "Beams",
     "BiasKind",
     "Cache",
     "CacheGroup",
@@ -73,6 +78,7 @@ __all__ = [
     "ChatRules",
     "Claim",
     "Decision",
+    "Decoding",
     "Evidence",
     "Facts",
     "Filling",

@@ -131,6 +131,78 @@ class Filling:
     why: str
 
 
+class BeamStop(StrEnum):
+    """When a beam search ends: at as many whole candidates as beams, or once none is likely, or able, to beat them."""
+
+    FIRST = "first"
+    UNLIKELY = "unlikely"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Beams:
+    """A beam search: candidates are compared by their log-probability over their length to the power of the penalty.
+
+    Attributes:
+        renormalize: whether log-probabilities are taken anew once some tokens were ruled out.
+    """
+
+    count: int
+    length_penalty: float = 1.0
+    stop: BeamStop = BeamStop.UNLIKELY
+    renormalize: bool = False
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the folder has tokens follow one another: transformers' GenerationConfig as facts.
+
+    Lengths without `new` in their names count the tokens that the decoder holds before the first new one.
+
+    Attributes:
+        start: what the decoder of an encoder-decoder begins with; empty where the prompt is what it begins with.
+        ends: tokens that end a text.
+        first: the token that must follow a single one, None where any may.
+        last: tokens of which one must end a text that is as long as it may be.
+        suppressed: tokens that never come; `suppressed_first` not as the first.
+        bad_words: sequences of tokens whose last never follows the others.
+        biases: the same, with what is added to the last one's logit.
+        no_repeat: no sequence of so many tokens comes twice, 0 where any may.
+        encoder_no_repeat: none of so many tokens of an encoder-decoder's prompt comes, 0 where any may.
+        temperature: 0 takes the likeliest token.
+        stop: strings that end a text.
+        beams: None where one candidate is followed.
+        unserved: what changes texts and is not done here, as `name=value`.
+        unserved_sampling: the same, of what changes sampled texts alone.
+        unread: entries of the file that are none of transformers' own.
+    """
+
+    start: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    first: int | None = None
+    last: tuple[int, ...] = ()
+    suppressed: tuple[int, ...] = ()
+    suppressed_first: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    biases: tuple[tuple[tuple[int, ...], float], ...] = ()
+    no_repeat: int = 0
+    encoder_no_repeat: int = 0
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    min_length: int = 0
+    min_new_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    beams: Beams | None = None
+    unserved: tuple[str, ...] = ()
+    unserved_sampling: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Quantized:
     """Linear layers that multiply in fewer bits than the program's dtype has, and what that costs its answers.
@@ -172,6 +244,7 @@ class Facts:
         labels: of the head, None where it names none.
         pooling: how rows become a vector, None where the model makes none.
         similarity: what compares two such vectors.
+        decoding: how tokens follow one another, None where the head is none of a language model.
     """
 
     positions: Positions
@@ -182,6 +255,7 @@ class Facts:
     labels: Labels | None = None
     pooling: Pooling | None = None
     similarity: Similarity = Similarity.COSINE
+    decoding: Decoding | None = None
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

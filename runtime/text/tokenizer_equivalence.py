@@ -17,6 +17,7 @@ PROBES = [
     "[CLS] a [SEP] b [MASK] c <s> d </s> <mask> <|endoftext|> <unk>",
     "C1=CC=CC=C1.OB(O)c1ccccc1>>CC(=O)NCc1ccccc1",
     "مرحبا بالعالم हिन्दी ไทย 한국어",
+    "is n't it , ' a ' 's . so ! do n't ?",
 ]
 
 # Reads texts given as one column, or pairs as two, and gives what is compared.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,24 @@ from headrace.runtime.text.tokenizer_equivalence import alike
 from headrace.runtime.text.tokenizer_keys import IDS, TYPES
 
 FILE = "tokenizer.json"
+# What transformers takes spaces out of, one after the other.
+TIDIED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What a tokenizer's file does not say of its use, or says in ways that only transformers reads."""
+    """What a tokenizer's file does not say of its use, or says in ways that only transformers reads.
+
+    Attributes:
+        tidies: whether spaces before punctuation are taken out of what ids decode to.
+    """
 
     model_input_names: tuple[str, ...]
     model_max_length: int
     truncation_side: str
     unk_token: str | None
     mask_token: str | None
+    tidies: bool = False
 
 
 class Found(dict[str, list[Any]]):
@@ -64,20 +71,21 @@ class PlainTokenizer:
         self.model_input_names = list(facts.model_input_names)
         self.model_max_length, self.truncation_side = facts.model_max_length, facts.truncation_side
         self.mask_token = facts.mask_token
+        self.clean_up_tokenization_spaces = facts.tidies
         self.unk_token_id, self.mask_token_id = self._id(facts.unk_token), self._id(facts.mask_token)
 
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self.backend_tokenizer.token_to_id(token)
 
     def __call__(
-        self, texts: list[str], pairs: list[str] | None = None, **_options: Any
-    ) -> Found:  # fmt: skip
+        self, texts: list[str], pairs: list[str] | None = None, add_special_tokens: bool = True, **_options: Any
+    ) -> Found:
         """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
         given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         # Files bring settings of their own, and whoever asks the library directly leaves some behind.
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.no_truncation()
-        encodings = self.backend_tokenizer.encode_batch(given)
+        encodings = self.backend_tokenizer.encode_batch(given, add_special_tokens=add_special_tokens)
         return Found(
             encodings,
             input_ids=[one.ids for one in encodings],
@@ -96,15 +104,22 @@ class PlainTokenizer:
         text: str = decoder.decode(tokens) if decoder is not None else " ".join(tokens)
         return text
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Token ids as text."""
-        text: str = self.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
-        return text
+        text: str = self.backend_tokenizer.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        return tidy(text) if self.facts.tidies else text
 
     def save_pretrained(self, folder: Path) -> None:
         """Copy the file."""
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.folder / FILE, folder / FILE)
+
+
+def tidy(text: str) -> str:
+    """A text without the spaces that transformers takes out where a tokenizer has clean_up_tokenization_spaces."""
+    for spaced in TIDIED:
+        text = text.replace(spaced, spaced.strip())
+    return text
 
 
 def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
@@ -114,16 +129,18 @@ def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
     """
     if not (folder / FILE).is_file() or not getattr(tokenizer, "is_fast", False) or tokenizer.split_special_tokens:
         return None
-    facts = TokenizerFacts(
+    read = TokenizerFacts(
         model_input_names=tuple(tokenizer.model_input_names),
         model_max_length=int(tokenizer.model_max_length),
         truncation_side=tokenizer.truncation_side,
         unk_token=tokenizer.unk_token,
         mask_token=tokenizer.mask_token,
     )
-    plain = PlainTokenizer(folder, facts)
-    same = alike(partial(_answers, tokenizer), partial(_answers, plain))
-    return facts if same and plain.unk_token_id == tokenizer.unk_token_id else None
+    # transformers leaves the spaces of some that ask for that, by their model.
+    plains = [PlainTokenizer(folder, replace(read, tidies=tidies)) for tidies in (False, True)]
+    same = (one for one in plains if alike(partial(_answers, tokenizer), partial(_answers, one)))
+    found = next((one for one in same if one.unk_token_id == tokenizer.unk_token_id), None)
+    return None if found is None else found.facts
 
 
 def _answers(tokenizer: Any, columns: list[list[str]]) -> list[Any]:
@@ -136,4 +153,5 @@ def _answers(tokenizer: Any, columns: list[list[str]]) -> list[Any]:
     tokens = [tokenizer.convert_ids_to_tokens(found[IDS][row]) for row in rows]
     offsets = [[tuple(pair) for pair in found["offset_mapping"][row]] for row in rows]
     joined = [tokenizer.convert_tokens_to_string(one) for one in tokens]
-    return [named, tokens, offsets, joined, [found.sequence_ids(row) for row in rows]]
+    decoded = [tokenizer.decode(ids, skip_special_tokens=skips) for ids in found[IDS] for skips in (False, True)]
+    return [named, tokens, offsets, joined, decoded, [found.sequence_ids(row) for row in rows]]
