@@ -122,15 +122,25 @@ class Tasks(Mapping[str, TaskDecision]):
         return f"Tasks({', '.join(self) or 'none'}{refused})"
 
 
-def runnable(program: Program) -> list[Task]:
-    """The supported tasks that this version can run, in order."""
+def lacks(task: Task, decodes: bool) -> str:
+    """What this version has not yet to run a supported task; empty where it runs it.
+
+    Args:
+        decodes: whether the target runs cached programs.
+    """
+    undone = TASK_RULES[task].needs is Needs.DECODING and not decodes
+    return "decoding on this target" if undone else TASK_RULES[task].lacks
+
+
+def runnable(program: Program, decodes: bool = True) -> list[Task]:
+    """The supported tasks that this version can run, in order; `decodes` is as of `lacks`."""
     decided = program.decision.tasks
-    return [decision.task for decision in decided if decision.supported and not TASK_RULES[decision.task].lacks]
+    return [decision.task for decision in decided if decision.supported and not lacks(decision.task, decodes)]
 
 
-def first_runnable(program: Program, wish: Task | None) -> Task | None:
+def first_runnable(program: Program, wish: Task | None, decodes: bool = True) -> Task | None:
     """The task that is wished for; where this version cannot run it, the first that it can, if any."""
-    tasks = runnable(program)
+    tasks = runnable(program, decodes)
     return wish if wish in tasks else next(iter(tasks), None)
 
 

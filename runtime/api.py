@@ -12,7 +12,7 @@ from torch import nn
 
 from headrace import debug
 from headrace.backends import backend as find_backend
-from headrace.backends.interface import Backend, Planner
+from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
 from headrace.frontend.load.sentence_transformers import pool_kind
@@ -168,7 +168,9 @@ class Lowered:
         return self.backend.kernels(prepare(self.program, chosen, self.backend.layout))
 
     def _chosen(self, wish: str | None) -> Task | None:
-        return first_runnable(self.program, select(self.program, None)[0]) if wish is None else self._supported(wish)
+        if wish is not None:
+            return self._supported(wish)
+        return first_runnable(self.program, select(self.program, None)[0], isinstance(self.backend, Memory))
 
     def _supported(self, wish: str) -> Task:
         task, _ = select(self.program, wish)

@@ -12,11 +12,14 @@ from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
 from headrace.ir import OutputKind, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.engine.engine import Array, Engine, Lane
+from headrace.runtime.engine.engine import Array, Engine
+from headrace.runtime.engine.lane import Lane
+from headrace.runtime.generate.generation import Generation
 from headrace.runtime.state.model_state import ModelState
 from headrace.runtime.tasks.classify import Classification, classify
 from headrace.runtime.tasks.embed import embed
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
+from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, score
@@ -83,7 +86,7 @@ class CompiledModel:
             if program.signature.arrays
             else Texts(tokenizer, program, max_length, token_budget)
         )
-        self._first = 0
+        self._first, self._kept = 0, dict[Any, Any]()
         self.max_length, self.side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
 
@@ -183,7 +186,7 @@ class CompiledModel:
 
     def warm(self, progress: bool | None = None) -> CompiledModel:
         """Compile for the default task now; where this version cannot run that one, for the first that it can."""
-        if (task := first_runnable(self.program, self.task)) is not None:
+        if (task := first_runnable(self.program, self.task, self.engine.decodes)) is not None:
             self.engine.lane(task, progress)
         return self
 
@@ -229,7 +232,10 @@ class CompiledModel:
         return answering(chosen).answer(self._call(chosen, truncate, batch_size, progress), texts, **options)
 
     def _call(self, task: Task, truncate: bool | None, batch_size: int | None, progress: bool | None) -> Call:
-        return Call(task, self.engine, self._reader, self._tokenizer, self._first, truncate, batch_size, progress)
+        return Call(
+            task, self.engine, self._reader, self._tokenizer, self._kept, self.max_length, self._first, truncate,
+            batch_size, progress,
+        )  # fmt: skip
 
     def embed(
         self,
@@ -306,14 +312,34 @@ class CompiledModel:
         """For each text and each mask token in it, the likeliest tokens."""
         return fill_mask(self._call(Task.FILL_MASK, truncate, batch_size, progress), texts, top)
 
-    def generate(self, prompts: str | Iterable[str], **options: Any) -> NoReturn:
-        """Refused: this version has no decoding loop.
+    def generate(
+        self, prompts: Any, max_new_tokens: int | None = None, *, progress: bool | None = None, **options: Any
+    ) -> list[Generation]:
+        """What each prompt goes on with; `n` answers to each, one after another.
+
+        Args:
+            prompts: one or many: a text, a chat (a list of mappings with role and content), or token ids.
+            max_new_tokens: None follows the folder, else 256.
+            options: those of `headrace.runtime.generate.options.GenerateOptions` (temperature, top_k, top_p, min_p,
+                repetition_penalty, presence_penalty, frequency_penalty, n, seed, stop, stop_token_ids, logprobs,
+                logit_bias, min_new_tokens, ignore_eos, choice, json_schema, skip_special_tokens), which follow the
+                folder's generation_config.json where they are not given, and `chat_template`, a mapping of options to
+                the tokenizer's template.
 
         Raises:
             TaskNotEnabledError: the model does not generate.
-            TargetError: it does, and this version cannot run it.
+            TargetError: it does, and this version cannot run it on this target.
+            InputError: a prompt or an option that is not as accepted.
         """
-        self._not_yet(Task.GENERATE)
+        call = self._call(self.engine.require(Task.GENERATE), None, None, progress)
+        return generate(call, prompts, max_new_tokens, **options)
+
+    def generate_iter(self, prompts: Any, **options: Any) -> Iterator[Part]:
+        """What each prompt goes on with, as it comes: parts of the answers, in the order in which they are made.
+
+        Options and errors as of `generate`. Who stops reading ends what was begun.
+        """
+        return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
 
     def sparse_embed(self, texts: str | Iterable[str], **options: Any) -> NoReturn:
         """Refused: this version pools no sparse vectors. Errors as of `generate`."""

@@ -12,8 +12,8 @@ from headrace.ir import OutputKind, Program, Task
 from headrace.ir.passes import run_passes
 from headrace.lowering.forms.cached import CacheStates
 from headrace.lowering.forms.select import SelectTask
-from headrace.runtime.engine.engine import Lane
-from headrace.runtime.engine.generation import Generator
+from headrace.runtime.engine.decoding import DecodingLoop
+from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.state.model_state import state_class
 
@@ -45,12 +45,12 @@ def choose(logits: Any, sequences: list[Sequence]) -> None:
             sequence.finished = "length"
 
 
-def generator(program: Program, tokens: int = 64, *, limit: int | None = None, **options: Any) -> Generator:
+def generator(program: Program, tokens: int = 64, *, limit: int | None = None, **options: Any) -> DecodingLoop:
     """A loop over a cached program, interpreted, with `tokens` a step."""
     backend = Reference()
     state = state_class(program)(program)
     state.keep_in(backend, limit)
-    return Generator(Lane(program, backend.compile(program), state), backend, choose, tokens, **options)
+    return DecodingLoop(Lane(program, backend.compile(program), state), backend, choose, tokens, **options)
 
 
 def prompts(vocabulary: int, *lengths: int, seed: int = 0) -> list[list[int]]:
@@ -59,7 +59,7 @@ def prompts(vocabulary: int, *lengths: int, seed: int = 0) -> list[list[int]]:
     return [[chance.randrange(3, vocabulary) for _ in range(length)] for length in lengths]
 
 
-def run(loop: Generator, texts: list[list[int]], new: int) -> list[list[int]]:
+def run(loop: DecodingLoop, texts: list[list[int]], new: int) -> list[list[int]]:
     """What is made of each text, all submitted at once."""
     sequences = [loop.submit(text, new) for text in texts]
     loop.run(sequences)

@@ -65,7 +65,6 @@ TASK_RULES: Mapping[Task, TaskRules] = {
         (OutputKind.VOCABULARY_LOGITS,),
         (Head.CAUSAL_LM, Head.SEQ2SEQ_LM),
         needs=Needs.DECODING,
-        lacks="the decoding loop",
     ),
     Task.EMBED: TaskRules("embed texts", (OutputKind.EMBEDDING,), (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM)),
     Task.TOKEN_EMBED: TaskRules(

@@ -25,7 +25,7 @@ from headrace.runtime.artifact.manifest import (
 from headrace.runtime.artifact.places import held, new_folder
 from headrace.runtime.artifact.present import require_same
 from headrace.runtime.artifact.trust import check_trust, remember
-from headrace.runtime.engine.engine import Lane
+from headrace.runtime.engine.lane import Lane
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts

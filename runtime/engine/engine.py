@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from headrace import debug
-from headrace.backends.interface import Backend, Executable, Planner
+from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, OutputKind, Program, Task
-from headrace.runtime.engine import array_batch, packed_batch, padded_batch
+from headrace.ir import Layout, OutputKind, Program, Task
+from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.finite import require_finite
+from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
@@ -25,32 +26,12 @@ from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
-from headrace.tasks import answering, runnable, select
+from headrace.tasks import answering, lacks, runnable, select
 from headrace.utils.compiler_lock import in_turn
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BATCHERS: dict[Layout, Any] = {Layout.PADDED: padded_batch, Layout.PACKED: packed_batch}
 NO_MORE: list[Request] = []  # comes after the last part
 AHEAD = 4  # steps that the target is given before the first is read back
-
-
-@dataclass(frozen=True)
-class Lane:
-    """What runs one output of the program: the program of that output, its executable, its state."""
-
-    program: Program
-    executable: Executable
-    state: ModelState
-
-    @cached_property
-    def batcher(self) -> Any:
-        """What plans the program's steps, makes their inputs and reads their outputs."""
-        return array_batch if self.program.signature.arrays else BATCHERS[self.program.form.layout]
-
-    @cached_property
-    def per_token(self) -> bool:
-        """Whether an answer has a row a token."""
-        return self.program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
 
 
 class Engine:
@@ -65,6 +46,7 @@ class Engine:
         quantize: str | None = None,
         force: bool = False,
         state: type[ModelState] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         """Compile nothing yet.
 
@@ -74,6 +56,7 @@ class Engine:
             quantize: the scheme of the linear layers, which the backend runs; None leaves them as they are.
             force: keep what is quantised where its answers fail the gate.
             state: the class that makes each lane's state; None takes what the program's route names.
+            cache_bytes: what generation keeps of its texts at most; None leaves it to the backend.
 
         Raises:
             ArtifactError: the route names a custom state that is not registered here.
@@ -81,8 +64,10 @@ class Engine:
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
+        self._cache_bytes, self._compiling = cache_bytes, Lock()
         self._noun = "arrays" if program.signature.arrays else "texts"
         self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
+        self._loops: dict[OutputKind, DecodingLoop] = {}
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         self.state = state or state_class(program)
 
@@ -106,13 +91,36 @@ class Engine:
         """The task by its name, where it can be run; errors as of `lane`."""
         chosen, _ = select(self.program, task)
         assert chosen is not None
-        if lacks := TASK_RULES[chosen].lacks:
-            others = runnable(self.program)
+        if undone := lacks(chosen, self.decodes):
+            others = runnable(self.program, self.decodes)
             raise TargetError(
-                f"{chosen} is enabled for this model, but this version lacks {lacks}. "
+                f"{chosen} is enabled for this model, but this version lacks {undone}. "
                 + (f"Choose one of: {', '.join(others)}." if others else "It runs no other task of this model.")
             )
         return chosen
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the target runs cached programs."""
+        return isinstance(self.backend, Memory)
+
+    def decoding(self, progress: bool | None = None) -> DecodingLoop:
+        """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""
+        lane = self.lane(Task.GENERATE, progress)
+        kind = lane.program.signature.outputs[0].kind
+        if kind not in self._loops:
+            with self._compiling:
+                if kind not in self._loops:
+                    self._loops[kind] = self._loop(lane)
+        return self._loops[kind]
+
+    def _loop(self, lane: Lane) -> DecodingLoop:
+        from headrace.runtime.generate.sampler import Sampler
+
+        assert isinstance(self.backend, Memory)
+        lane.state.keep_in(self.backend, self._cache_bytes)
+        budget = self.token_budget or self.backend.step_tokens
+        return DecodingLoop(lane, self.backend, Sampler(self.program.dtype), budget)
 
     def sizes(self, task: str, progress: bool | None = None) -> Sizes:
         """Of the parts in which a task's texts are read best."""

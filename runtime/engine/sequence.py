@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.runtime.cache.store import Held
@@ -19,6 +19,7 @@ class Sequence:
         held: what it holds of the caches; None while it waits.
         request: what the caller asked for, which the engine hands on.
         finished: why no more are made; None while some are.
+        error: what ended it, to be raised where its caller waits.
     """
 
     number: int
@@ -27,7 +28,11 @@ class Sequence:
     held: Held | None = None
     request: Any = None
     finished: str | None = None
-    notes: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """It is over, by an error that is its caller's to hear and no other's."""
+        self.finished, self.error = "error", error
 
     @property
     def left(self) -> int:

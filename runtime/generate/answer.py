@@ -44,6 +44,7 @@ class Answer:
 
     Attributes:
         options: its request's.
+        index: which of the prompt's answers it is.
         held: the ids that the decoder begins with: the prompt, or the start of an encoder-decoder's target.
     """
 
@@ -64,7 +65,7 @@ class Answer:
             InputTooLongError: no new token has room.
             InputError: an encoder-decoder without a token to begin with.
         """
-        self.options, self._matcher, self._index, self._prompt_tokens = options, matcher, index, len(prompt)
+        self.options, self.index, self._matcher, self._prompt_tokens = options, index, matcher, len(prompt)
         self.held = np.array(model.decoding.start, np.int64) if source else prompt
         if not len(self.held):
             raise InputError(_nothing_to_begin_with(source))
@@ -126,7 +127,7 @@ class Answer:
         assert self.reason is not None, "the answer goes on"
         known = tuple(self._logprobs) if self.options.logprobs is not None else None
         ids = tuple(self._stopping.ids)
-        return Generation(self._stopping.text, ids, self.reason, self._prompt_tokens, known, self._index)
+        return Generation(self._stopping.text, ids, self.reason, self._prompt_tokens, known, self.index)
 
 
 NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32))

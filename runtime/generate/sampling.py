@@ -86,7 +86,9 @@ def draw(scores: Tensor, rows: Draw) -> Tensor:
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return _race(scores, rows)
     few = max(1, CACHED // scores.shape[1])
-    return torch.cat([_race(part, rows.part(i * few, i * few + few)) for i, part in enumerate(torch.split(scores, few))])
+    return torch.cat(
+        [_race(part, rows.part(i * few, i * few + few)) for i, part in enumerate(torch.split(scores, few))]
+    )
 
 
 def shares(scores: Tensor, rows: Draw) -> Tensor:

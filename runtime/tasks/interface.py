@@ -10,7 +10,8 @@ from headrace.ir import Program, Task
 
 if TYPE_CHECKING:
     from headrace.runtime.arrays import Arrays
-    from headrace.runtime.engine.engine import Array, Engine, Lane
+    from headrace.runtime.engine.engine import Array, Engine
+    from headrace.runtime.engine.lane import Lane
     from headrace.runtime.engine.padded_batch import Rows
     from headrace.runtime.engine.request import Request
     from headrace.runtime.text.encoded import Encoded
@@ -55,6 +56,8 @@ class Call:
     Attributes:
         reader: makes requests of texts, or of arrays.
         tokenizer: the one that texts are read with.
+        kept: what the modules of tasks make once a model, by its kind.
+        max_length: the user's own limit of a text in tokens.
         first: the number of the first text in messages.
     """
 
@@ -62,6 +65,8 @@ class Call:
     engine: Engine
     reader: Texts | Arrays
     tokenizer: Any
+    kept: dict[Any, Any]
+    max_length: int | None
     first: int
     truncate: bool | None = None
     batch_size: int | None = None

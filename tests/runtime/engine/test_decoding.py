@@ -246,10 +246,9 @@ class Counting(Scheduler):
 def test_texts_that_find_no_room_wait_and_are_right(case: Any, name: str) -> None:
     """Caches for about one text and a half: the last to come are set back, more than once."""
     one: Case = case(name)
-    store = generator(one.program).lane.state.store
-    alone = sum(store._each(group.name) * 7 for group in one.program.form.groups)
-    states = 8 * store._each("states") if "states" in store.pools else 0
-    loop = generator(one.program, 12, limit=alone + states)
+    whole: int = generator(one.program).lane.state.store.bytes
+    blocks = 64 if one.program.form.groups else 8
+    loop = generator(one.program, 12, limit=whole // blocks * (7 if "qwen" not in name else 12))
     loop.scheduler = Counting(loop.lane.state, 12, 8)
     assert run(loop, one.texts[:4], NEW) == one.right[:4]
     assert loop.scheduler.count

@@ -12,7 +12,7 @@ import numpy as np
 from headrace import feed
 from headrace.backends.interface import Backend
 from headrace.errors import InputError, OutOfMemoryError
-from headrace.runtime.engine.engine import Lane
+from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.scheduler import Scheduler, Turn
 from headrace.runtime.engine.sequence import Sequence
 
@@ -28,7 +28,7 @@ class Chooser(Protocol):
         ...
 
 
-class Generator:
+class DecodingLoop:
     """Sequences on one cached lane. Safe to call from several threads: whoever steps, steps for all."""
 
     def __init__(self, lane: Lane, backend: Backend, choose: Chooser, tokens: int, sequences: int = SEQUENCES) -> None:
@@ -112,10 +112,11 @@ class Generator:
     def _require_progress(self) -> None:
         if self.scheduler.waiting and not self.scheduler.running:
             sequence = self.scheduler.waiting.popleft()
-            sequence.finished = "memory"
-            raise OutOfMemoryError(
-                f"A text of {len(sequence.tokens)} tokens finds no room in the caches though it is alone. Compile with "
-                "a larger cache_bytes, or ask for fewer tokens."
+            sequence.fail(
+                OutOfMemoryError(
+                    f"A text of {len(sequence.tokens)} tokens finds no room in the caches though it is alone. Compile "
+                    "with a larger cache_bytes, or ask for fewer tokens."
+                )
             )
 
     def run(self, sequences: list[Sequence], seen: Callable[[Sequence], None] | None = None) -> None:
@@ -123,12 +124,17 @@ class Generator:
 
         Args:
             seen: called with each that is over.
+
+        Raises:
+            Exception: what the target raised, or what ended one of them.
         """
         try:
             left = set(sequences)
             while left:
                 self.step()
                 for sequence in [one for one in left if one.finished]:
+                    if sequence.error is not None:
+                        raise sequence.error
                     left.remove(sequence)
                     if seen:
                         seen(sequence)
