@@ -30,6 +30,7 @@ from headrace.utils.scratch import require_cache
 if TYPE_CHECKING:
     from headrace.runtime.api import Lowered, Traced, compile, lower, trace
     from headrace.runtime.artifact.saved_model import load
+    from headrace.runtime.generate.generation import Generation
     from headrace.runtime.model import CompiledModel
     from headrace.runtime.state.model_state import ModelState, register_model_state
     from headrace.runtime.tasks.classify import Classification
@@ -50,6 +51,7 @@ LAZY = {
     "register_model_state": "headrace.runtime.state.model_state",
     "Classification": "headrace.runtime.tasks.classify",
     "Entity": "headrace.runtime.tasks.token_classify",
+    "Generation": "headrace.runtime.generate.generation",
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "Classification",
     "CompiledModel",
     "Entity",
+    "Generation",
     "HeadraceError",
     "HeadraceWarning",
     "InputError",

@@ -332,7 +332,7 @@ class CompiledModel:
             InputError: a prompt or an option that is not as accepted.
         """
         call = self._call(self.engine.require(Task.GENERATE), None, None, progress)
-        return generate(call, prompts, max_new_tokens, **options)
+        return generate(call, prompts, max_new_tokens=max_new_tokens, **options)
 
     def generate_iter(self, prompts: Any, **options: Any) -> Iterator[Part]:
         """What each prompt goes on with, as it comes: parts of the answers, in the order in which they are made.

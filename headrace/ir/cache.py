@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 from headrace.ir.attention import MaskKind
 
@@ -56,3 +58,13 @@ class Cache:
     sizes: tuple[int, ...]
     dtype: str
     group: str | None = None
+
+
+def cross_parts(caches: Sequence[Cache], rows: Any) -> Iterator[tuple[str, Any]]:
+    """What each cache of an encoder's rows holds of them: [S, W], side by side in the caches' order, to [S, *sizes]."""
+    begin = 0
+    for cache in caches:
+        if cache.group == CROSS.name:
+            width = prod(cache.sizes)
+            yield cache.name, rows[:, begin : begin + width].reshape(len(rows), *cache.sizes)
+            begin += width

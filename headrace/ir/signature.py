@@ -65,6 +65,7 @@ class OutputKind(StrEnum):
     TOKEN_LOGITS = "token_logits"
     VOCABULARY_LOGITS = "vocabulary_logits"
     DECODER_HIDDEN = "decoder_hidden"
+    CROSS = "cross"
     TAPS = "taps"
 
 
@@ -75,6 +76,7 @@ PER_TOKEN_OUTPUTS = frozenset(
         OutputKind.TOKEN_LOGITS,
         OutputKind.VOCABULARY_LOGITS,
         OutputKind.DECODER_HIDDEN,
+        OutputKind.CROSS,
         OutputKind.TAPS,
     }
 )

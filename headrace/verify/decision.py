@@ -80,9 +80,8 @@ def ready(view: View) -> Iterator[Breach]:
     ):
         if value is None:
             yield name, "a lowered program has none"
-    answers = {kind for one in program.decision.tasks if one.supported for kind in TASK_RULES[one.task].outputs} | {
-        OutputKind.TAPS
-    }
+    answers = {kind for one in program.decision.tasks if one.supported for kind in TASK_RULES[one.task].outputs}
+    answers |= {OutputKind.TAPS, OutputKind.CROSS}
     for output in program.signature.outputs[:1]:
         if output.kind not in answers:
             yield output.name, f"no supported task is answered from {output.kind}"

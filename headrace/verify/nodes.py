@@ -15,7 +15,7 @@ from headrace.ir.cache import CacheKind
 from headrace.ir.program import Layout, Stage
 from headrace.ir.signature import OFFSETS, PoolKind, Role
 from headrace.ops.attention import ATTENTION, MASK, POOL
-from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.ops.quantized import LINEAR_FP8
 from headrace.ops.stateful import RECURRENCES, STATEFUL
@@ -25,8 +25,10 @@ from headrace.verify.view import View, differs, dtype, shape
 OPERATORS = {
     Layout.PADDED: (ATTENTION, MASK, POOL),
     Layout.PACKED: (ATTENTION_VARLEN, POOL_VARLEN),
-    Layout.CACHED: (ATTENTION_PAGED, *STATEFUL),
+    Layout.CACHED: (ATTENTION_PAGED, ATTENTION_CROSS, *STATEFUL),
 }
+# What an operator that takes no such arguments says: every key of an encoder is seen.
+PLAIN: dict[str, Any] = {"kind": "bidirectional", "window": [-1, -1], "bias": None, "mask": None}
 ATTENTIONS = (ATTENTION, ATTENTION_VARLEN, ATTENTION_PAGED)
 CONVOLUTION = "convolution"
 CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
@@ -77,7 +79,7 @@ def _relation(view: View, node: fx.Node, given: dict[str, Any]) -> Iterator[Brea
 
 def specs_match_nodes(view: View) -> Iterator[Breach]:
     """Each attention node has one spec, in call order, that says what the node's arguments say."""
-    nodes, specs = view.of(*ATTENTIONS), view.program.nodes.attention
+    nodes, specs = view.of(*ATTENTIONS, ATTENTION_CROSS), view.program.nodes.attention
     if [node.name for node in nodes] != [spec.node for spec in specs]:
         yield "attention", f"nodes {[n.name for n in nodes]}, specs {[s.node for s in specs]}"
         return
@@ -85,7 +87,7 @@ def specs_match_nodes(view: View) -> Iterator[Breach]:
     if orders != sorted(set(orders)):
         yield "attention", f"the call orders are {orders}"
     for node, spec in zip(nodes, specs, strict=True):
-        yield from ((node.name, what) for what in _said_otherwise(arguments(node), spec))
+        yield from ((node.name, what) for what in _said_otherwise(PLAIN | arguments(node), spec))
 
 
 def _said_otherwise(given: dict[str, Any], spec: AttentionSpec) -> Iterator[str]:
@@ -155,7 +157,7 @@ def _operator(node: fx.Node) -> str:
 
 def recovered_named(view: View) -> Iterator[Breach]:
     """What was recovered from a model's own code are attention nodes, and their specs say so."""
-    there, said = {node.name for node in view.of(*ATTENTIONS)}, view.program.evidence.recovered
+    there, said = {node.name for node in view.of(*ATTENTIONS, ATTENTION_CROSS)}, view.program.evidence.recovered
     yield from ((name, "recovered, and no attention has this name") for name in said if name not in there)
     for spec in view.program.nodes.attention:
         if spec.recovered is not (spec.node in said):

@@ -8,33 +8,43 @@ reach the head.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.export import Dim
 
 from headrace import feed, sample
 from headrace.errors import TraceError
 from headrace.ir import (
+    CROSS,
     OFFSETS,
+    AttentionSpec,
     AttentionType,
+    BiasKind,
     CacheKind,
     Layout,
     Program,
     RecurrentSpec,
+    Role,
     Verdict,
 )
 from headrace.lowering.decide.padding import same, shared_value, wide_outputs
 from headrace.lowering.forms.cached_graph import ASKED, HELD, POOL, SEQUENCES, STATES, CachedGraph
+from headrace.lowering.forms.encoder import SplitEncoder
 from headrace.lowering.forms.packed import TOKENS, export_row
 from headrace.lowering.forms.pieces import Pieces, random_steps
-from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.stateful import STATEFUL
 
 # Of the texts that are run in pieces against the padded program alone.
 LENGTHS = (3, 11, 7)
+FEWEST = 4  # tokens of the first text that a target is made beside
+KEEPING = {ATTENTION_PAGED: AttentionType.DECODER, ATTENTION_CROSS: AttentionType.ENCODER_DECODER}
+BIDIRECTIONAL = (AttentionType.ENCODER_ONLY, AttentionType.ENCODER)
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,9 @@ class CacheStates:
 def _refuse(program: Program) -> None:
     if (shared := shared_value(program)) is not None:
         raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
+    bidirectional = (AttentionType.ENCODER_ONLY,) if program.signature.has(Role.TARGET_IDS) else BIDIRECTIONAL
     for spec in program.nodes.attention:
-        if spec.type is not AttentionType.DECODER:
+        if spec.type in bidirectional:
             raise TraceError(
                 f"{spec.node} ({spec.provenance}) is {spec.type}: its queries see keys that are not there yet while a "
                 "text grows. A cached program's attentions are DECODER."
@@ -80,16 +91,16 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
         inputs=inputs, layout=Layout.CACHED, caches=tuple(graph.caches), groups=tuple(graph.groups), block=block,
         outputs=program.signature.outputs[:1],
     )  # fmt: skip
-    example = Pieces(whole, [sample.text(whole.signature, length, 0) for length in LENGTHS], wide=False)
+    example = Pieces(whole, [sample.text(whole.signature, length, 0) for length in LENGTHS], [], wide=False)
     axes = {TOKENS: Dim("tokens", min=2), SEQUENCES: Dim("sequences", min=2), ASKED: Dim("asked", min=2),
             HELD: Dim("held", min=2), POOL: Dim("pool", min=2), STATES: Dim("states", min=2)}  # fmt: skip
     shapes = {one.name: {place: axes[axis] for place, axis in enumerate(one.axes) if axis in axes} for one in inputs}
     shapes[OFFSETS] = {0: axes[SEQUENCES] + 1}
     step = example.inputs(example.begin(2))
     exported = export_row(graph.module, {one.name: step[one.name] for one in inputs}, shapes)
-    nodes = [node for node in exported.graph.nodes if node.target is ATTENTION_PAGED]
-    named = zip(program.nodes.attention, nodes, strict=True)
-    specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
+    nodes = [node for node in exported.graph.nodes if node.target in KEEPING]
+    named = zip((spec for spec in program.nodes.attention if spec.type in KEEPING.values()), nodes, strict=True)
+    specs = tuple(replace(spec, node=node.name, mask_node=None, bias=_bias(spec)) for spec, node in named)
     states = (cache for cache in graph.caches if cache.kind is CacheKind.ROW)
     nodes = [node for node in exported.graph.nodes if node.target in STATEFUL]
     recurrent = tuple(
@@ -102,23 +113,46 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     )  # fmt: skip
 
 
+def _bias(spec: AttentionSpec) -> BiasKind:
+    """A cross attention's is of nothing, or was refused."""
+    return BiasKind.NONE if spec.type is AttentionType.ENCODER_DECODER else spec.bias
+
+
 @torch.no_grad()
 def _compare(padded: Program, cached: Program) -> None:
     """Texts that are run in pieces, mixed, must answer at every token as the padded program answers each text alone."""
-    longest = padded.facts.limits.length or max(LENGTHS)
+    limits = padded.facts.target_limits if padded.signature.has(Role.TARGET_IDS) else padded.facts.limits
+    longest = (limits.length if limits else None) or max(LENGTHS)
     texts = [sample.text(padded.signature, min(length, longest), seed) for seed, length in enumerate(LENGTHS)]
-    pools, got = Pieces(cached, texts), [list[Tensor]() for _ in texts]
+    alone = [_whole(padded, text, seed) for seed, text in enumerate(texts)]
+    encoder = SplitEncoder()(padded) if CROSS in cached.form.groups else None
+    rows = [wide_outputs(encoder, _of(encoder, given))[0][0] for given, _ in alone] if encoder else []
+    pools, got = Pieces(cached, texts, rows), [list[Tensor]() for _ in texts]
     for step in random_steps(texts):
         pieces = [pools.piece(order, count) for order, count in step]
-        (rows,) = wide_outputs(cached, pools.inputs(pieces))
+        answers = wide_outputs(cached, pools.inputs(pieces))[0][0]
         bounds = np.cumsum([len(piece.ids) for piece in pieces])[:-1].tolist()
-        for (order, _), own in zip(step, rows[0].tensor_split(bounds), strict=True):
+        for (order, _), own in zip(step, answers.tensor_split(bounds), strict=True):
             got[order].append(own)
-    for text, answers in zip(texts, got, strict=True):
-        one = feed.padded([text], offset=padded.facts.positions.offset)
-        alone = wide_outputs(padded, sample.tensors(padded, one))[0]
-        if not same(alone[0], torch.cat(answers)):
+    for (_, whole), made in zip(alone, got, strict=True):
+        if not same(whole, torch.cat(made)):
             raise TraceError(
                 "A text that is run in pieces answers otherwise than whole: something looks along the tokens that no "
                 "cache keeps, or a position is counted from the first token of a piece."
             )
+
+
+def _of(program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of some inputs that a program takes."""
+    return {name: given[name] for name in program.signature.input_names}
+
+
+def _whole(padded: Program, text: NDArray[np.int64], seed: int) -> tuple[dict[str, Tensor], Tensor]:
+    """A text, or a target beside one, as the padded program is given it alone, and its answer a row a token."""
+    if padded.signature.has(Role.TARGET_IDS):
+        real, target = (torch.ones((1, size), dtype=torch.bool) for size in (FEWEST + seed, len(text)))
+        given = sample.batch(padded, real, target, seed)
+        given[str(padded.signature.name(Role.TARGET_IDS))] = torch.from_numpy(text)[None]
+    else:
+        given = sample.tensors(padded, feed.padded([text], offset=padded.facts.positions.offset))
+    return given, wide_outputs(padded, given)[0][0]

@@ -10,14 +10,28 @@ from torch import fx
 
 from headrace import graphs
 from headrace.errors import TraceError
+from headrace.graphs.surgery import measure_elsewhere
 from headrace.graphs.views import arguments
-from headrace.ir import OFFSETS, Axis, BiasKind, Cache, CacheGroup, CacheKind, Input, MaskKind, Program, Role
+from headrace.ir import (
+    CROSS,
+    OFFSETS,
+    AttentionType,
+    Axis,
+    BiasKind,
+    Cache,
+    CacheGroup,
+    CacheKind,
+    Input,
+    MaskKind,
+    Program,
+    Role,
+)
 from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS
 from headrace.lowering.forms.positions import feed_positions, given_positions, own_positions
 from headrace.lowering.recover.shifts import recover_shifts
-from headrace.lowering.types.relative_bias import Distance, read_biases
+from headrace.lowering.types.relative_bias import Distance, null_biases, read_biases
 from headrace.ops.attention import ATTENTION
-from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.stateful import RECURRENCES
 
 A = torch.ops.aten
@@ -32,6 +46,7 @@ STEP = {
     Role.SLOTS: Input("slots", Role.SLOTS, "int64", (GROUPS, TOKENS)),
     Role.BLOCKS: Input("blocks", Role.BLOCKS, "int32", (GROUPS, SEQUENCES, HELD)),
     Role.ROWS: Input("rows", Role.ROWS, "int32", (SEQUENCES,)),
+    Role.LENGTHS: Input("lengths", Role.LENGTHS, "int32", (SEQUENCES,)),
 }
 FULL = "full"
 
@@ -47,6 +62,8 @@ class CachedGraph:
     groups: list[CacheGroup] = field(default_factory=list)
     # Of keys and values, the caches that hold them: layers may share those of an earlier one.
     written: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = field(default_factory=dict)
+    crossed: list[str] = field(default_factory=list)
+    encoder: tuple[fx.Node, ...] = ()
 
     def __post_init__(self) -> None:
         self.module = graphs.flat_module(self.program.graph)
@@ -54,16 +71,24 @@ class CachedGraph:
         placeholders = {node.name: node for node in self.graph.nodes if node.op == "placeholder"}
         self.last = list(placeholders.values())[-1]
         self.given = {one.role: placeholders[one.name] for one in self.program.signature.inputs}
+        self.encoder = ()
+        if Role.TARGET_IDS in self.given:
+            self._take_target()
 
     def swap(self) -> None:
         """Rewrite the graph. All that is read by running it comes first."""
         biases, own = read_biases(self.program), own_positions(self.program, self.module)
+        null = null_biases(self.program)
         recover_shifts(self.graph)
         if own:
             self.given[Role.POSITIONS] = self.last = given_positions(self.program, self.graph, self.last)
             feed_positions(self.graph, own, self.given[Role.POSITIONS])
         for order, node in enumerate([node for node in self.graph.nodes if node.target is ATTENTION]):
-            self._attend(node, self.program.nodes.attention[order].node, biases[order], order)
+            spec = self.program.nodes.attention[order]
+            if spec.type is AttentionType.ENCODER_DECODER:
+                self._cross(node, order in null)
+            elif spec.type is AttentionType.DECODER:
+                self._attend(node, spec.node, biases[order], order)
         for order, node in enumerate([node for node in self.graph.nodes if node.target in RECURRENCES]):
             self._go_on(node, order)
         self._ask()
@@ -72,6 +97,10 @@ class CachedGraph:
             if node.target in ASSERTIONS:  # it has an effect, so it would keep alive what it looks at
                 self.graph.erase_node(node)
         self.graph.eliminate_dead_code()
+        for node in self.encoder:
+            if node.users:
+                raise TraceError(f"The decoder reads the text's {node.name} past its cross attentions.")
+            self.graph.erase_node(node)
         for role, node in list(self.given.items()):
             if not node.users and role not in (Role.IDS, Role.OFFSETS, Role.CONTEXT, Role.WANTED):
                 self.graph.erase_node(self.given.pop(role))
@@ -137,6 +166,37 @@ class CachedGraph:
         node.replace_all_uses_with(rows)
         self.graph.erase_node(node)
 
+    def _cross(self, node: fx.Node, null: bool) -> None:
+        """A cross attention reads what the encoder's part left in its caches; padding of the text is not among it."""
+        args = arguments(node)
+        if args["bias"] is not None and not null:
+            raise TraceError(f"{node.name} adds a bias to the scores of an encoder's rows, which no cache keeps.")
+        if CROSS not in self.groups:
+            self.groups.append(CROSS)
+        keys, values = self._paged(args, CROSS, len(self.crossed))
+        self.crossed.append(node.name)
+        blocks, offsets, lengths = map(self._of, (Role.BLOCKS, Role.OFFSETS, Role.LENGTHS))
+        call = self.graph.call_function
+        with self.graph.inserting_before(node):
+            q = call(A.transpose.int, (call(A.select.int, (args["q"], 0, 0)), 0, 1))
+            table = call(A.select.int, (blocks, 0, self.groups.index(CROSS)))
+            given = (table, offsets, lengths, args["sinks"], args["scale"], args["softcap"])
+            new = call(ATTENTION_CROSS, (q, keys, values, *given))
+            rows = call(A.unsqueeze.default, (new, 0))
+        node.replace_all_uses_with(rows)
+        self.graph.erase_node(node)
+
+    def _take_target(self) -> None:
+        """The decoder's own sequence is the one that grows; the encoder's inputs go with what read them."""
+        self.encoder = tuple(
+            node for role, node in self.given.items() if role not in (Role.TARGET_IDS, Role.TARGET_PADDING)
+        )
+        names = frozenset(node.name for node in self.encoder)
+        measure_elsewhere(self.graph, names)
+        self.given = {Role.IDS: self.given[Role.TARGET_IDS]} | (
+            {Role.PADDING: self.given[Role.TARGET_PADDING]} if Role.TARGET_PADDING in self.given else {}
+        )
+
     def _group(self, kind: MaskKind, left: int) -> CacheGroup:
         name = FULL if left < 0 else f"{'chunk' if kind is MaskKind.CHUNKED else 'window'}_{left + 1}"
         group = CacheGroup(name, kind, left)
@@ -149,7 +209,8 @@ class CachedGraph:
         for x in "kv":
             value = args[x].meta["val"]
             sizes = (int(value.shape[1]), int(value.shape[3]))
-            made.append(self._keep(f"{x}_{order}", CacheKind.PAGED, sizes, value.dtype, group.name))
+            name = f"cross_{x}_{order}" if group is CROSS else f"{x}_{order}"
+            made.append(self._keep(name, CacheKind.PAGED, sizes, value.dtype, group.name))
         return made[0], made[1]
 
     def _go_on(self, node: fx.Node, order: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headrace import feed, sample
 from headrace.ir import CacheKind, Program
+from headrace.ir.cache import cross_parts
 
 LONGEST_PIECE = 4
 Texts = list[NDArray[np.int64]]
@@ -20,15 +21,28 @@ Texts = list[NDArray[np.int64]]
 class Pieces:
     """Caches for some texts that are run in pieces, each text with blocks of its own."""
 
-    def __init__(self, program: Program, texts: Texts, wide: bool = True) -> None:
+    def __init__(self, program: Program, texts: Texts, cross: Sequence[Tensor] = (), wide: bool = True) -> None:
+        """`cross` are an encoder's rows [S, W] for each text; `wide` computes in float32 at least."""
+        self.cross = cross or [torch.zeros(1, 0)] * len(texts)
         self.program, self.texts, self.held = program, texts, [0] * len(texts)
-        self.most = max(2, *(-(-len(text) // program.form.block) for text in texts))
+        longest = max(*(len(text) for text in texts), *(len(rows) for rows in self.cross))
+        self.most = max(2, -(-longest // program.form.block))
         counts = {CacheKind.PAGED: (len(texts) * self.most, program.form.block), CacheKind.ROW: (len(texts),)}
         # What is not written yet is not read.
         self.caches = {
             cache.name: torch.full((*counts[cache.kind], *cache.sizes), torch.nan, dtype=_dtype(cache.dtype, wide))
             for cache in program.form.caches
         }
+
+        if cross:
+            for order, rows in enumerate(cross):
+                self._write(order, rows)
+
+    def _write(self, order: int, rows: Tensor) -> None:
+        """Put an encoder's rows into a text's blocks: the columns of each cache in their order."""
+        begin = order * self.most * self.program.form.block
+        for cache, part in cross_parts(self.program.form.caches, rows):
+            self.caches[cache].flatten(0, 1)[begin : begin + len(part)] = part
 
     def begin(self, tokens: int) -> list[feed.Piece]:
         """The first tokens of every text, and an answer to each of them."""
@@ -40,7 +54,9 @@ class Pieces:
         ids = self.texts[order][held : held + tokens]
         self.held[order] += len(ids)
         table = list(range(order * self.most, (order + 1) * self.most))
-        return feed.Piece(ids, held, [table] * len(self.program.form.groups), order, len(ids))
+        return feed.Piece(
+            ids, held, [table] * len(self.program.form.groups), order, len(ids), length=len(self.cross[order])
+        )
 
     def inputs(self, pieces: list[feed.Piece]) -> dict[str, Tensor]:
         """A step of the program."""

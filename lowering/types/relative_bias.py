@@ -19,6 +19,7 @@ from headrace.ops.attention import visible
 LARGEST = 1 << 24
 # How far from a function of the distance a bias may be: rounding in its own dtype, of its largest value.
 ROUNDING = 4
+FEW = 5  # tokens of a text on which a bias of nothing shows itself
 SQUARE = frozenset({AttentionType.DECODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER})
 
 
@@ -70,6 +71,18 @@ def read_biases(program: Program) -> list[Distance | None]:
             known[key] = _read(program, bias, spec.mask, spec.window, free)
         found.append(known[key] if fixed else None)
     return found
+
+
+def null_biases(program: Program) -> frozenset[int]:
+    """The attentions, by their place in call order, whose bias adds nothing: T5's cross attentions are given one."""
+    reads, places = reads_of(program.graph), program.signature.names(Role.PADDING, Role.POSITIONS)
+    nodes = dict(enumerate(arguments(node)["bias"] for node in attention_nodes(program.graph)))
+    fixed = {order: bias for order, bias in nodes.items() if bias is not None and reads[bias] <= places}
+    if not fixed:
+        return frozenset()
+    real = torch.ones((1, FEW), dtype=torch.bool)
+    values = graphs.evaluate(program.graph, set(fixed.values()), sample.batch(program, real, real[:, 1:]))
+    return frozenset(order for order, bias in fixed.items() if not values[bias].any())
 
 
 def _read(program: Program, node: fx.Node, mask: MaskKind, window: Window, free: bool) -> Distance | None:

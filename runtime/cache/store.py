@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from headrace.backends.interface import Memory
-from headrace.ir import Cache, CacheKind, Program
+from headrace.ir import CROSS, Cache, CacheGroup, CacheKind, Program
+from headrace.ir.cache import cross_parts
 from headrace.runtime.cache.blocks import NOWHERE, BlockPool
 from headrace.runtime.cache.prefixes import NOTHING, Prefixes
 
@@ -26,6 +27,7 @@ class Held:
     Attributes:
         count: its tokens that the caches hold.
         tables: its blocks in each group, in the program's order.
+        length: the rows of its encoder.
         row: of its state, None where the program has none.
         prefix: the number of its whole blocks, as far as they are published.
     """
@@ -33,6 +35,7 @@ class Held:
     count: int = 0
     tables: list[list[int]] = field(default_factory=list)
     row: int | None = None
+    length: int = 0
     prefix: int = NOTHING
     published: int = 0
 
@@ -72,7 +75,7 @@ class CacheStore:
 
     def capacity(self) -> int | None:
         """Tokens of the longest sequence that fits when nothing else is there, None where none is too long."""
-        whole = [group.name for group in self.form.groups if group.left < 0]
+        whole = [group.name for group in self.form.groups if group.left < 0 and group != CROSS]
         each = sum(self._each(name) for name in whole)
         fixed = sum(self._each(name) * pool.count for name, pool in self.pools.items() if name not in whole)
         return max(0, self._limit - fixed) // each * self.form.block if each else None
@@ -104,7 +107,7 @@ class CacheStore:
         if not found:
             return
         held.count, held.prefix, held.published = len(found) * block, found[-1], len(found)
-        for table, group in zip(held.tables, self.form.groups, strict=True):
+        for table, group in self._growing(held):
             first = group.first_key(held.count) // block
             table.extend([NOWHERE] * first + [self.pools[group.name].share(number) for number in found[first:]])
         if self._rows is not None:
@@ -119,19 +122,37 @@ class CacheStore:
             return False
         return all(
             self.pools[group.name].find(number) is not None
-            for group in self.form.groups
+            for _, group in self._growing(Held(tables=[[]] * len(self.form.groups)))
             for number in found[group.first_key(count) // self.form.block :]
         )
 
     def reserve(self, held: Held, count: int) -> bool:
         """Blocks for so many more tokens, or none: whether they are there."""
         need = -(-(held.count + count) // self.form.block)
-        wants = [(group.name, need - len(table)) for group, table in zip(self.form.groups, held.tables, strict=True)]
-        if not all(self._room(name, more) for name, more in wants if more > 0):
+        wants = [(table, self.pools[group.name], need - len(table)) for table, group in self._growing(held)]
+        if not all(self._room(group.name, need - len(table)) for table, group in self._growing(held)):
             return False
-        for (name, more), table in zip(wants, held.tables, strict=True):
-            table.extend(self.pools[name].take() for _ in range(more))
+        for table, pool, more in wants:
+            table.extend(pool.take() for _ in range(more))
         return True
+
+    def write_cross(self, held: Held, rows: Any) -> bool:
+        """Keep what an encoder made of a sequence's text, [S, W] on the target: whether there is room for it."""
+        table, size = held.tables[self.form.groups.index(CROSS)], self.form.block
+        need = -(-len(rows) // size)
+        if not self._room(CROSS.name, need):
+            return False
+        table.extend(self.pools[CROSS.name].take() for _ in range(need))
+        held.length = len(rows)
+        for name, part in cross_parts(self.form.caches, rows):
+            for place, block in enumerate(table):
+                own = part[place * size : (place + 1) * size]
+                self.arrays[name][block, : len(own)] = own
+        return True
+
+    def _growing(self, held: Held) -> list[tuple[list[int], CacheGroup]]:
+        """A sequence's tables that grow with its tokens, each with its group."""
+        return [one for one in zip(held.tables, self.form.groups, strict=True) if one[1] != CROSS]
 
     def commit(self, held: Held, tokens: Sequence[int], count: int) -> None:
         """So many more tokens are in the caches: publish whole blocks, give back what nothing reads again.
@@ -142,7 +163,7 @@ class CacheStore:
         held.count += count
         if self._reuse:
             self._publish(held, tokens)
-        for table, group in zip(held.tables, self.form.groups, strict=True):
+        for table, group in self._growing(held):
             for place in range(group.first_key(held.count) // self.form.block):
                 if table[place] != NOWHERE:
                     self.pools[group.name].give(table[place])
@@ -153,7 +174,7 @@ class CacheStore:
         for place in range(held.published, held.count // block):
             held.prefix = self._prefixes.number(held.prefix, _key(tokens, place * block, (place + 1) * block))
             held.published = place + 1
-            for table, group in zip(held.tables, self.form.groups, strict=True):
+            for table, group in self._growing(held):
                 if table[place] != NOWHERE:
                     self.pools[group.name].publish(table[place], held.prefix)
         if self._rows is not None and held.count == held.published * block and self._rows.find(held.prefix) is None:
@@ -181,7 +202,7 @@ class CacheStore:
 
     def _room(self, name: str, more: int) -> bool:
         pool = self.pools[name]
-        if pool.free < more:
+        if more > pool.free:
             self._grow(name, max(2 * pool.count, pool.count + more))
         return pool.free >= more
 

@@ -43,8 +43,8 @@ class DecodingLoop:
         """Tokens of prompts that no step had to run, since what they leave was there."""
         return self.scheduler.known
 
-    def submit(self, tokens: list[int], request: Any = None) -> Sequence:
-        """Take a prompt.
+    def submit(self, tokens: list[int], request: Any = None, source: Any = None) -> Sequence:
+        """Take a prompt, or what the target of a text begins with; `source` is the text, as its encoder reads it.
 
         Raises:
             InputError: it is empty, or longer than the caches can ever hold.
@@ -58,7 +58,7 @@ class DecodingLoop:
                 "larger cache_bytes."
             )
         with self._lock:
-            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), request=request)
+            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), None, request, source)
             self.scheduler.add(sequence)
         return sequence
 
@@ -105,7 +105,7 @@ class DecodingLoop:
             sequence, held = turn.sequence, turn.sequence.held
             assert held is not None
             ids = np.array(sequence.tokens[held.count : held.count + turn.tokens], np.int64)
-            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, int(turn.asks)))
+            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, int(turn.asks), length=held.length))
         given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
         return self.lane.state.step(self.lane.executable, self._backend.feed(given))
 

@@ -15,7 +15,7 @@ import numpy as np
 from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import Layout, OutputKind, Program, Task
+from headrace.ir import CROSS, Layout, OutputKind, Program, Task
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane
@@ -118,7 +118,8 @@ class Engine:
         from headrace.runtime.generate.sampler import Sampler
 
         assert isinstance(self.backend, Memory)
-        lane.state.keep_in(self.backend, self._cache_bytes)
+        encodes = CROSS in lane.program.form.groups
+        lane.state.keep_in(self.backend, self._cache_bytes, self._encode if encodes else None)
         budget = self.token_budget or self.backend.step_tokens
         return DecodingLoop(lane, self.backend, Sampler(self.program.dtype), budget)
 
@@ -144,13 +145,30 @@ class Engine:
             return ()
         return self.backend.plan(lane.program)
 
+    def _encode(self, source: Request) -> Any:
+        """What an encoder-decoder's decoder reads of a text or an array: rows [S, W] on the target."""
+        lane = self.lanes[OutputKind.CROSS]
+        given = lane.batcher.assemble(Step((0,), source.length), [source], lane.program)
+        return lane.executable(self.backend.feed(given))[0]
+
     @in_turn
     def _compile(self, task: Task, kind: OutputKind, progress: bool | None) -> None:
         if kind in self.lanes:
             return  # by another thread, while this one waited
         self._warn_of_pooling(kind)
         with bar(f"Compiling {task} for {self.backend.name}", shown=progress):
-            self.lanes[kind] = self._compiled(task)
+            made = self._compiled(task)
+            if CROSS in made.program.form.groups:
+                self.lanes[OutputKind.CROSS] = self._encoder()
+            self.lanes[kind] = made
+
+    def _encoder(self) -> Lane:
+        """What is run of an encoder-decoder once a text, before its decoder makes tokens."""
+        from headrace.ir.passes import run_passes
+        from headrace.lowering.forms.encoder import SplitEncoder
+
+        program = run_passes(self.program, (SplitEncoder(),))
+        return Lane(program, self.backend.compile(program), self.state(program))
 
     def _compiled(self, task: Task) -> Lane:
         if self.program.exported is None:

@@ -52,7 +52,7 @@ class Scheduler:
                 left -= self._turn(sequence, left, turns)
         while left > 0 and self.waiting and len(self.running) < self.sequences:
             sequence = self.waiting[0]
-            sequence.held = self.state.admit(sequence.tokens)
+            sequence.held = self.state.admit(sequence.tokens, sequence.source)
             if sequence.held is None:
                 break
             count = self._reserved(sequence, min(left, sequence.left))

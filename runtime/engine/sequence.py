@@ -18,6 +18,7 @@ class Sequence:
         prompt: how many of them are the prompt's.
         held: what it holds of the caches; None while it waits.
         request: what the caller asked for, which the engine hands on.
+        source: of an encoder-decoder, what its encoder reads.
         finished: why no more are made; None while some are.
         error: what ended it, to be raised where its caller waits.
     """
@@ -27,6 +28,7 @@ class Sequence:
     prompt: int
     held: Held | None = None
     request: Any = None
+    source: Any = None
     finished: str | None = None
     error: Exception | None = None
 

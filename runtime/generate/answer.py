@@ -66,6 +66,7 @@ class Answer:
             InputError: an encoder-decoder without a token to begin with.
         """
         self.options, self.index, self._matcher, self._prompt_tokens = options, index, matcher, len(prompt)
+        self.prompt = prompt
         self.held = np.array(model.decoding.start, np.int64) if source else prompt
         if not len(self.held):
             raise InputError(_nothing_to_begin_with(source))

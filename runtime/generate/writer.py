@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.ir import Program
+import numpy as np
+
+from headrace.ir import Program, Role
 from headrace.runtime.generate.answer import Answer, Model, seed_of
 from headrace.runtime.generate.detokenizer import Vocabulary
 from headrace.runtime.generate.guided import Grammars
 from headrace.runtime.generate.options import GenerateOptions, read_options
 from headrace.runtime.generate.prompts import Prompts
+
+NO_IDS = np.empty(0, np.int64)
 
 
 class Writer:
@@ -27,7 +31,9 @@ class Writer:
         """
         decoding = program.facts.decoding
         assert decoding is not None, "the program of a language model"
-        self._model = Model(decoding, width, program.facts.limits.length, tokenizer)
+        self._encodes, self._arrays = program.signature.has(Role.TARGET_IDS), bool(program.signature.arrays)
+        limits = program.facts.target_limits if self._encodes else program.facts.limits
+        self._model = Model(decoding, width, limits.length if limits else None, tokenizer)
         self._prompts = Prompts(tokenizer, program, max_length)
         self._grammars = Grammars(tokenizer, width, decoding.ends)
 
@@ -35,6 +41,7 @@ class Writer:
         """The answers that are to be made, `n` a prompt, each with the place of its prompt.
 
         Args:
+            prompts: of a model whose encoder reads arrays, a list of those.
             template: options of the tokenizer's chat template.
             given: of `GenerateOptions`; None leaves one to the folder.
 
@@ -43,12 +50,13 @@ class Writer:
             InputTooLongError: a prompt that leaves no room for a token.
         """
         options = read_options(self._model.decoding, **given)
-        read, grammar = self._prompts.read(prompts, template), self._grammars.read(options)
+        grammar = self._grammars.read(options)
+        read = [NO_IDS] * len(prompts) if self._arrays else self._prompts.read(prompts, template)
         vocabulary = Vocabulary(self._model.tokenizer, options.skip_special_tokens) if self._model.tokenizer else None
         return [
             (place, Answer(
-                self._model, ids, options, index=index, seed=_seed(options, index), vocabulary=vocabulary,
-                matcher=grammar.begin() if grammar else None,
+                self._model, ids, options, source=self._encodes, index=index, seed=_seed(options, index),
+                vocabulary=vocabulary, matcher=grammar.begin() if grammar else None,
             ))
             for place, ids in enumerate(read) for index in range(options.n)
         ]  # fmt: skip

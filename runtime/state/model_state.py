@@ -26,18 +26,25 @@ class ModelState:
         """Begin with nothing kept."""
         self.program = program
         self.store: CacheStore | None = None
+        self.encode: Callable[[Any], Any] | None = None
 
-    def keep_in(self, memory: Memory, limit: int | None = None) -> None:
+    def keep_in(self, memory: Memory, limit: int | None = None, encode: Callable[[Any], Any] | None = None) -> None:
         """Make room for what the program keeps; nothing where it keeps nothing.
 
         Args:
             limit: bytes at most; None takes what the target allows.
+            encode: of an encoder-decoder, a text or an array to what its decoder reads of it, rows on the target.
         """
+        self.encode = encode
         if self.program.form.caches:
             self.store = CacheStore(self.program, memory, limit or memory.cache_bytes, self.reuses_prefixes)
 
-    def admit(self, tokens: Sequence[int]) -> Held | None:
-        """Room for a sequence, None where there is none now. What is known of its tokens already is in it."""
+    def admit(self, tokens: Sequence[int], source: Any = None) -> Held | None:
+        """Room for a sequence, None where there is none now. What is known of its tokens already is in it.
+
+        Args:
+            source: of an encoder-decoder, what the encoder reads.
+        """
         return self.store.admit(tokens) if self.store else Held()
 
     def reserve(self, held: Held, count: int) -> bool:
@@ -90,6 +97,17 @@ class EncoderDecoderState(ModelState):
     Where text is generated, the encoder's keys and values are written once and the decoder's grow. A decoder's prefix
     means something else under another text, so none is known again.
     """
+
+    def admit(self, tokens: Sequence[int], source: Any = None) -> Held | None:
+        """Room for a target, and what the encoder makes of its text in it."""
+        held = super().admit(tokens)
+        if held is None or self.store is None:
+            return held
+        assert self.encode is not None, "an encoder-decoder's state is told how to encode"
+        if not self.store.write_cross(held, self.encode(source)):
+            self.store.release(held)
+            return None
+        return held
 
 
 STATES: dict[State, type[ModelState]] = {
