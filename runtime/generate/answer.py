@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.ir import Decoding
-from headrace.runtime.generate.batch import Row
 from headrace.runtime.generate.detokenizer import Vocabulary
 from headrace.runtime.generate.generation import Generation, TokenLogprob
 from headrace.runtime.generate.guided import Matcher
 from headrace.runtime.generate.options import GenerateOptions, find_lengths
+from headrace.runtime.generate.row import Row
 from headrace.runtime.generate.rules import Rules
 from headrace.runtime.generate.stopping import FinishReason, Stopping, StopRules
 
