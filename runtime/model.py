@@ -31,7 +31,7 @@ from headrace.runtime.text.prefetch import PACKED, WHOLE
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import counts, many
 from headrace.runtime.tools.inspect.report import explain
-from headrace.tasks import Tasks, first_runnable, select
+from headrace.tasks import Tasks, first_runnable, runnable, select
 
 Pair = tuple[str, str]
 # How many texts an iterator is read ahead, so that like lengths can meet in a batch.
@@ -202,8 +202,16 @@ class CompiledModel:
 
         Returns:
             float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
+
+        Raises:
+            InputError: the task is generate, whose answers are made a token at a time.
         """
         wanted = self._default() if task is None else task
+        if wanted == Task.GENERATE:
+            raise InputError(
+                "generate answers by model.generate(...), which takes token ids too. For raw outputs name another "
+                f"task: {', '.join(one for one in runnable(self.program) if one is not Task.GENERATE) or 'none is left'}."
+            )
         # To check ids takes no time to speak of, unless the device is fast and could have begun.
         sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE
         count, parts = self._reader.raw(token_ids, token_type_ids, sizes)

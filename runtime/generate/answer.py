@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from headrace.errors import InputError
 from headrace.ir import Decoding
 from headrace.runtime.generate.detokenizer import Vocabulary
 from headrace.runtime.generate.generation import Generation, TokenLogprob
-from headrace.runtime.generate.guided import Matcher
+from headrace.runtime.generate.guided import Grammars, Matcher
 from headrace.runtime.generate.options import GenerateOptions, find_lengths
 from headrace.runtime.generate.row import Row
 from headrace.runtime.generate.rules import Rules
@@ -35,55 +37,94 @@ class Model:
 
     decoding: Decoding
     width: int
-    room: int | None
-    tokenizer: object | None = None
+    room: int | None = None
+    tokenizer: Any = None
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """What texts can keep to."""
+        return Grammars(self.tokenizer, self.width, self.decoding.ends)
+
+    @cached_property
+    def vocabularies(self) -> tuple[Vocabulary, Vocabulary] | None:
+        """The tokenizer as it decodes, with special tokens and without them."""
+        return None if self.tokenizer is None else (Vocabulary(self.tokenizer, False), Vocabulary(self.tokenizer, True))
 
 
-class Answer:
-    """One answer to one prompt.
+class Start:
+    """A prompt, and what rules all that goes on from it.
 
     Attributes:
-        options: its request's.
-        index: which of the prompt's answers it is.
         held: the ids that the decoder begins with: the prompt, or the start of an encoder-decoder's target.
+        tokens: how many the prompt has.
+        least: so many tokens come before anything ends a text.
+        most: so many end it.
+        ends: tokens that end it.
+        vocabulary: makes its text, None for a model without a tokenizer.
+        plain: whether its rows take the likeliest token and ask for nothing else, at every place.
     """
 
-    def __init__(
-        self, model: Model, prompt: Ids, options: GenerateOptions, *, source: bool = False, index: int = 0,
-        seed: int | None = None, vocabulary: Vocabulary | None = None, matcher: Matcher | None = None,
-    ) -> None:  # fmt: skip
-        """Begin with no token.
+    def __init__(self, model: Model, prompt: Ids, options: GenerateOptions, source: bool = False) -> None:
+        """Work out what no token changes.
 
         Args:
             prompt: int64 [p]: what the encoder reads where `source` is set, else what is continued.
-            index: which of the prompt's answers it is.
-            seed: of its noise, see `seed_of`; None draws one.
-            vocabulary: of the tokenizer, where a text is made.
-            matcher: what the text keeps to, this answer's own.
 
         Raises:
             InputTooLongError: no new token has room.
-            InputError: an encoder-decoder without a token to begin with.
+            InputError: nothing to begin with, options that name tokens which the head has no logits for, or stop
+                strings of a model without a tokenizer.
         """
-        self.options, self.index, self._matcher, self._prompt_tokens = options, index, matcher, len(prompt)
-        self.prompt = prompt
+        self.options, self.tokens = options, len(prompt)
         self.held = np.array(model.decoding.start, np.int64) if source else prompt
         if not len(self.held):
             raise InputError(_nothing_to_begin_with(source))
-        least, most = find_lengths(options, model.decoding, len(self.held), model.room)
-        self._rules = Rules(options, model.decoding, model.width, (least, most), prompt if source else None)
-        ends = () if options.ignore_eos else model.decoding.ends
-        stops = StopRules((*ends, *options.stop_token_ids), options.stop, least, most)
-        self._stopping = Stopping(vocabulary, stops)
-        self._seed = secrets.randbits(63) if seed is None else seed
+        if options.stop and model.tokenizer is None:
+            raise InputError(
+                "stop needs a tokenizer, and the model has none. Pass one as tokenizer=, or stop_token_ids."
+            )
+        lengths = find_lengths(options, model.decoding, len(self.held), model.room)
+        self.least, self.most = lengths
+        self._rules = Rules(options, model.decoding, model.width, lengths, prompt if source else None)
+        self.ends = (*(() if options.ignore_eos else model.decoding.ends), *options.stop_token_ids)
+        held = model.vocabularies
+        self.vocabulary = None if held is None else held[options.skip_special_tokens]
+        asks = options.guided or options.penalised or options.logprobs is not None
+        self.plain = options.greedy and not asks and self._rules.idle
+
+    def row(self, new: Ids, seed: int = 0, matcher: Matcher | None = None) -> Row:
+        """What the next token is asked for, after the tokens `new` of a text."""
+        if matcher is not None:
+            allowed, (biased, biases) = matcher.allowed(), self._rules.asked
+        elif (forced := self._rules.forced(self.held, new)) is not None:
+            allowed, (biased, biases) = forced, NOTHING
+        else:
+            allowed, (biased, biases) = None, self._rules.biases(self.held, new)
+        return Row(self.options, seed, len(new), self.held, new, biased, biases, allowed)
+
+
+class Answer:
+    """One answer to one prompt."""
+
+    def __init__(self, start: Start, *, seed: int = 0, index: int = 0, matcher: Matcher | None = None) -> None:
+        """Begin with no token.
+
+        Args:
+            seed: of its noise.
+            index: which of the prompt's answers it is.
+            matcher: what the text keeps to, this answer's own.
+        """
+        self.start = start
+        self._seed, self.index, self._matcher = seed, index, matcher
+        rules = StopRules(start.ends, start.options.stop, start.least, start.most)
+        self._stopping = Stopping(start.vocabulary, rules)
         self._logprobs: list[TokenLogprob] = []
-        # The tokens that the decoder holds, with room to grow: penalties and rules read them at every step.
-        self._ids = np.concatenate([self.held, np.zeros(most, np.int64)])
+        self._new = np.zeros(start.most, np.int64)
 
     @property
     def new(self) -> Ids:
         """The tokens of the answer so far, int64 [place]."""
-        return self._ids[len(self.held) : len(self.held) + self.place]
+        return self._new[: self.place]
 
     @property
     def place(self) -> int:
@@ -98,18 +139,11 @@ class Answer:
     @property
     def row(self) -> Row:
         """What its next token is asked for."""
-        place, held = self.place, self._ids[: len(self.held) + self.place]
-        if self._matcher is not None:
-            allowed, (biased, biases) = self._matcher.allowed(), self._rules.asked
-        elif (forced := self._rules.forced(place, len(held))) is not None:
-            allowed, (biased, biases) = forced, NOTHING
-        else:
-            allowed, (biased, biases) = None, self._rules.biases(place, held)
-        return Row(self.options, self._seed, place, self.held, self.new, biased, biases, allowed)
+        return self.start.row(self.new, self._seed, self._matcher)
 
     def push(self, token: int, logprob: TokenLogprob | None = None) -> FinishReason | None:
         """The next token; why the answer ends with it, None where it goes on."""
-        self._ids[len(self.held) + self.place] = token
+        self._new[self.place] = token
         if logprob is not None:
             self._logprobs.append(logprob)
         self._stopping.push(token)
@@ -126,9 +160,19 @@ class Answer:
     def generation(self) -> Generation:
         """The answer, once it has ended."""
         assert self.reason is not None, "the answer goes on"
-        known = tuple(self._logprobs) if self.options.logprobs is not None else None
+        known = tuple(self._logprobs) if self.start.options.logprobs is not None else None
         ids = tuple(self._stopping.ids)
-        return Generation(self._stopping.text, ids, self.reason, self._prompt_tokens, known, self.index)
+        return Generation(self._stopping.text, ids, self.reason, self.start.tokens, known, self.index)
+
+
+def begin_answers(model: Model, prompt: Ids, options: GenerateOptions, source: bool = False) -> list[Answer]:
+    """The `n` answers to a prompt, before their first token; see `Start` for what is refused."""
+    start, grammar = Start(model, prompt, options, source), model.grammars.read(options)
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    return [
+        Answer(start, seed=seed_of(seed, index), index=index, matcher=None if grammar is None else grammar.begin())
+        for index in range(options.n)
+    ]
 
 
 NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32))

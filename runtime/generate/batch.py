@@ -76,10 +76,9 @@ class Draw:
 
     def part(self, start: int, end: int) -> Draw:
         """Some of the rows."""
-        held: dict[str, Any] = {
-            name: value[start:end] for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return replace(self, **held)
+        held = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        part: dict[str, Any] = {name: value[start:end] for name, value in held.items()}
+        return replace(self, **part)
 
 
 @dataclass(frozen=True)

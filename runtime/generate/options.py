@@ -50,6 +50,7 @@ class GenerateOptions:
         ignore_eos: whether the model's end tokens end nothing.
         choice: strings of which the text is one.
         json_schema: a JSON schema that the text satisfies; a mapping or a string is accepted, and kept as a string.
+        beams: how many continuations are followed at once, 1 for none but the answer; None as many as the folder says.
         skip_special_tokens: whether the text leaves out the tokenizer's special tokens.
     """
 
@@ -71,6 +72,7 @@ class GenerateOptions:
     ignore_eos: bool = False
     choice: tuple[str, ...] = ()
     json_schema: str | None = None
+    beams: int | None = None
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -94,6 +96,11 @@ class GenerateOptions:
     def greedy(self) -> bool:
         """Whether nothing is drawn."""
         return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether tokens that came count."""
+        return self.repetition_penalty != 1 or bool(self.presence_penalty) or bool(self.frequency_penalty)
 
     @property
     def guided(self) -> bool:
@@ -156,8 +163,8 @@ class GenerateOptions:
 
 # Each number's least and most, and what is accepted in words.
 PENALTIES = ("presence_penalty", "frequency_penalty")
-WHOLE = frozenset({"max_new_tokens", "min_new_tokens", "top_k", "n", "seed", "logprobs"})
-OPTIONAL = frozenset({"max_new_tokens", "min_new_tokens", "seed", "logprobs"})
+WHOLE = frozenset({"max_new_tokens", "min_new_tokens", "top_k", "n", "seed", "logprobs", "beams"})
+OPTIONAL = frozenset({"max_new_tokens", "min_new_tokens", "seed", "logprobs", "beams"})
 ACCEPTED: dict[str, tuple[float, float, str]] = {
     "max_new_tokens": (1, math.inf, "an int of 1 and above, or None"),
     "min_new_tokens": (0, math.inf, "an int of 0 and above, or None"),
@@ -168,6 +175,7 @@ ACCEPTED: dict[str, tuple[float, float, str]] = {
     "repetition_penalty": (math.ulp(0.0), 1e6, "a finite number above 0 (1 is none)"),
     **dict.fromkeys(PENALTIES, (-2, 2, "a number from -2 to 2")),
     "n": (1, math.inf, "an int of 1 and above"),
+    "beams": (1, math.inf, "an int of 1 and above, or None"),
     "seed": (-SEEDS, SEEDS - 1, "an int of 64 bits, or None"),
     "logprobs": (0, ALTERNATIVES, f"an int from 0 to {ALTERNATIVES}, or None"),
 }

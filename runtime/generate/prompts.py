@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import InputError
+from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Program
 from headrace.runtime.text.prefetch import PACKED
 from headrace.runtime.text.prompts import require_unicode
@@ -67,8 +67,10 @@ class Prompts:
         try:
             _, parts = self._texts.raw([prompt], None, PACKED)
             return next(parts)[0].ids
+        except InputTooLongError as error:
+            raise InputTooLongError(f"Prompt {number}: {error}") from None
         except InputError as error:
-            raise error.__class__(f"Prompt {number}: {error}") from None
+            raise InputError(f"Prompt {number}: {error}") from None
 
     def _rendered_ids(self, text: str) -> Ids:
         """Of a text that has the tokenizer's own tokens in it already."""

@@ -40,5 +40,4 @@ class Row:
     @property
     def penalised(self) -> bool:
         """Whether tokens that came count."""
-        options = self.options
-        return options.repetition_penalty != 1 or bool(options.presence_penalty) or bool(options.frequency_penalty)
+        return self.options.penalised

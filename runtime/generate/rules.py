@@ -14,6 +14,7 @@ from headrace.runtime.generate.options import GenerateOptions
 
 Ids = NDArray[np.int64]
 Bits = NDArray[np.int32]
+Biases = tuple[Ids, NDArray[np.float32]]
 NEVER = np.float32(-np.inf)
 
 
@@ -22,6 +23,7 @@ class Rules:
 
     Attributes:
         asked: what the caller adds to logits, whatever the folder says: ids, each once, and values.
+        idle: whether there are none at any place.
     """
 
     def __init__(
@@ -57,40 +59,38 @@ class Rules:
         self._sequences = [(tokens, bias) for tokens, bias in decoding.biases if len(tokens) > 1]
         self._sequences += [(word, float(NEVER)) for word in decoding.bad_words if len(word) > 1]
         self._moves = bool(self._sequences or decoding.no_repeat or decoding.encoder_no_repeat)
+        forces = decoding.first is not None or decoding.last or decoding.suppressed_first
+        self.idle = not (len(self._always[0]) or self._moves or forces or (self._least and self._stops))
 
-    def forced(self, place: int, held: int) -> Bits | None:
+    def forced(self, held: Ids, new: Ids) -> Bits | None:
         """The tokens of which one must come, as bits; None where no rule of the folder forces any.
 
         Args:
-            place: how many new tokens came before.
-            held: how many tokens the decoder holds.
+            held: what the decoder began with, int64 [h].
+            new: the tokens since, int64 [place].
         """
-        if place == self._most - 1 and self._decoding.last:
+        if len(new) == self._most - 1 and self._decoding.last:
             return as_bits(self._decoding.last, self._vocabulary)
-        if held == 1 and self._decoding.first is not None:
+        if len(held) + len(new) == 1 and self._decoding.first is not None:
             return as_bits((self._decoding.first,), self._vocabulary)
         return None
 
-    def biases(self, place: int, ids: Ids) -> tuple[Ids, NDArray[np.float32]]:
-        """What is added to logits: ids, each once, and values.
-
-        Args:
-            ids: the tokens that the decoder holds, int64 [held]; only where rules read them.
-        """
-        never = [*(self._stops if place < self._least else ()), *self._suppressed_now(place, len(ids))]
+    def biases(self, held: Ids, new: Ids) -> Biases:
+        """What is added to logits: ids, each once, and values; tokens as `forced` has them."""
+        never = [*(self._stops if len(new) < self._least else ()), *self._suppressed_now(held, new)]
         if not never and not self._moves:
             return self._always
         ruled = [(token, float(NEVER)) for token in never]
         if self._moves:
+            ids = np.concatenate([held, new])
             ruled += [(tokens[-1], bias) for tokens, bias in self._sequences if _ends_in(ids, tokens[:-1])]
             ruled += [(int(token), float(NEVER)) for token in self._repeats(ids)]
         return _summed([*zip(*(part.tolist() for part in self._always), strict=True), *ruled])
 
-    def _suppressed_now(self, place: int, held: int) -> tuple[int, ...]:
+    def _suppressed_now(self, held: Ids, new: Ids) -> tuple[int, ...]:
         """Those of the first place: the second, where the folder forces the first."""
-        begun = held - place  # tokens before the first new one
-        first = int(begun == 1 and self._decoding.first is not None)
-        return self._decoding.suppressed_first if place == first else ()
+        first = int(len(held) == 1 and self._decoding.first is not None)
+        return self._decoding.suppressed_first if len(new) == first else ()
 
     def _repeats(self, ids: Ids) -> Ids:
         """Tokens that would end a sequence of tokens that came before, here or in what the encoder read."""
@@ -112,7 +112,7 @@ def _require_known(name: str, ids: Iterable[int], vocabulary: int) -> None:
         raise InputError(f"{name} holds {beyond[0]}; 0 to {vocabulary - 1} are accepted.")
 
 
-def _summed(pairs: list[tuple[int, float]]) -> tuple[Ids, NDArray[np.float32]]:
+def _summed(pairs: list[tuple[int, float]]) -> Biases:
     """Each id once, with the sum of what is added to it."""
     ids, places = np.unique(np.array([token for token, _ in pairs], np.int64), return_inverse=True)
     sums = np.zeros(len(ids), np.float64)

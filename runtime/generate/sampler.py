@@ -9,9 +9,11 @@ from torch import Tensor
 from headrace.errors import non_finite
 from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
-from headrace.runtime.generate.batch import batched
+from headrace.runtime.generate.batch import SamplingBatch, batched
 from headrace.runtime.generate.generation import TokenLogprob
 from headrace.runtime.generate.sampling import Sampled, sample
+
+PLAIN = SamplingBatch()  # the likeliest token of every row
 
 
 class Sampler:
@@ -25,7 +27,7 @@ class Sampler:
         """Give each sequence its next token; logits [1, w, vocabulary], a row each."""
         answers: list[Answer] = [sequence.request for sequence in sequences]
         rows = logits[0]
-        found = sample(rows, batched([answer.row for answer in answers], rows.shape[1], rows.device))
+        found = sample(rows, PLAIN if all(answer.start.plain for answer in answers) else self._batch(answers, rows))
         # NaN is the largest of all numbers to argmax, so that a row which holds one shows it here.
         finite = rows.gather(1, found.ids[:, None])[:, 0].isfinite().tolist()
         for sequence, answer, token, known, sound in zip(
@@ -35,9 +37,13 @@ class Sampler:
                 sequence.fail(non_finite(f"The logits after {len(sequence.tokens)} tokens", self._dtype))
                 continue
             sequence.tokens.append(token)
-            own = known if answer.options.logprobs is not None else None
+            own = known if answer.start.options.logprobs is not None else None
             if (reason := answer.push(token, own and _as_asked(own, answer))) is not None:
                 sequence.finished = reason.value
+
+    @staticmethod
+    def _batch(answers: list[Answer], rows: Tensor) -> SamplingBatch:
+        return batched([answer.row for answer in answers], rows.shape[1], rows.device)
 
 
 def _known(found: Sampled, count: int) -> list[TokenLogprob | None]:
@@ -54,4 +60,4 @@ def _known(found: Sampled, count: int) -> list[TokenLogprob | None]:
 
 def _as_asked(known: TokenLogprob, answer: Answer) -> TokenLogprob:
     """With as many alternatives as this answer asks for: another of the step may ask for more."""
-    return TokenLogprob(known.token_id, known.logprob, known.top[: answer.options.logprobs])
+    return TokenLogprob(known.token_id, known.logprob, known.top[: answer.start.options.logprobs])

@@ -86,9 +86,8 @@ def draw(scores: Tensor, rows: Draw) -> Tensor:
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return _race(scores, rows)
     few = max(1, CACHED // scores.shape[1])
-    return torch.cat(
-        [_race(part, rows.part(i * few, i * few + few)) for i, part in enumerate(torch.split(scores, few))]
-    )
+    starts = range(0, len(scores), few)
+    return torch.cat([_race(scores[i : i + few], rows.part(i, i + few)) for i in starts])
 
 
 def shares(scores: Tensor, rows: Draw) -> Tensor:

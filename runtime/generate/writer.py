@@ -1,20 +1,25 @@
-"""A model's side of generation: its tokenizer, its folder's rules and its grammars; prompts and options to answers."""
+"""A model's side of generation: its tokenizer and its folder's rules; prompts and options to answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.ir import Program, Role
-from headrace.runtime.generate.answer import Answer, Model, seed_of
-from headrace.runtime.generate.detokenizer import Vocabulary
-from headrace.runtime.generate.guided import Grammars
-from headrace.runtime.generate.options import GenerateOptions, read_options
-from headrace.runtime.generate.prompts import Prompts
+from headrace.runtime.generate.answer import Answer, Model, begin_answers
+from headrace.runtime.generate.options import read_options
+from headrace.runtime.generate.prompts import Ids, Prompts
 
 NO_IDS = np.empty(0, np.int64)
+
+
+class Asked(NamedTuple):
+    """One prompt and the answers that are to be made to it."""
+
+    ids: Ids
+    answers: list[Answer]
 
 
 class Writer:
@@ -31,14 +36,14 @@ class Writer:
         """
         decoding = program.facts.decoding
         assert decoding is not None, "the program of a language model"
-        self._encodes, self._arrays = program.signature.has(Role.TARGET_IDS), bool(program.signature.arrays)
-        limits = program.facts.target_limits if self._encodes else program.facts.limits
+        self._arrays = bool(program.signature.arrays)
+        self.encodes = program.signature.has(Role.TARGET_IDS)
+        limits = program.facts.target_limits if self.encodes else program.facts.limits
         self._model = Model(decoding, width, limits.length if limits else None, tokenizer)
         self._prompts = Prompts(tokenizer, program, max_length)
-        self._grammars = Grammars(tokenizer, width, decoding.ends)
 
-    def answers(self, prompts: Any, template: Mapping[str, Any] | None, **given: Any) -> list[tuple[int, Answer]]:
-        """The answers that are to be made, `n` a prompt, each with the place of its prompt.
+    def asked(self, prompts: Any, template: Mapping[str, Any] | None, **given: Any) -> list[Asked]:
+        """The answers that are to be made, `n` a prompt.
 
         Args:
             prompts: of a model whose encoder reads arrays, a list of those.
@@ -50,17 +55,5 @@ class Writer:
             InputTooLongError: a prompt that leaves no room for a token.
         """
         options = read_options(self._model.decoding, **given)
-        grammar = self._grammars.read(options)
         read = [NO_IDS] * len(prompts) if self._arrays else self._prompts.read(prompts, template)
-        vocabulary = Vocabulary(self._model.tokenizer, options.skip_special_tokens) if self._model.tokenizer else None
-        return [
-            (place, Answer(
-                self._model, ids, options, source=self._encodes, index=index, seed=_seed(options, index),
-                vocabulary=vocabulary, matcher=grammar.begin() if grammar else None,
-            ))
-            for place, ids in enumerate(read) for index in range(options.n)
-        ]  # fmt: skip
-
-
-def _seed(options: GenerateOptions, index: int) -> int | None:
-    return None if options.seed is None else seed_of(options.seed, index)
+        return [Asked(ids, begin_answers(self._model, ids, options, self.encodes)) for ids in read]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from itertools import chain
+from typing import Annotated, Any, NamedTuple
 
-from headrace.ir import Role
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.request import Request
 from headrace.runtime.engine.sequence import Sequence
@@ -18,8 +18,6 @@ from headrace.runtime.progress import bar
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import WHOLE
-
-Sources = dict[int, Request | None]
 
 
 @dataclass(frozen=True)
@@ -61,32 +59,31 @@ def generate(
     call: Call, prompts: Any, chat_template: dict[str, Any] | None = None, **options: Any
 ) -> list[Generation]:  # fmt: skip
     """See `CompiledModel.generate`."""
-    loop, answers, sources = _begun(call, prompts, chat_template, options)
-    sequences = [_submitted(loop, answer, sources[place]) for place, answer in answers]
+    loop, begun = _begun(call, prompts, chat_template, options)
+    sequences = [_submitted(loop, one) for one in begun]
     with bar(f"{call.task}: texts", len(sequences), call.progress) as shown:
         loop.run(sequences, lambda _: shown.advance(1))
-    return [answer.generation() for _, answer in answers]
+    return [one.answer.generation() for one in begun]
 
 
 def generate_iter(
     call: Call, prompts: Any, chat_template: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Part]:
     """See `CompiledModel.generate_iter`."""
-    loop, answers, sources = _begun(call, prompts, chat_template, options)
-    growing = {_submitted(loop, answer, sources[place]): place for place, answer in answers}
+    loop, begun = _begun(call, prompts, chat_template, options)
+    growing = {_submitted(loop, one): one for one in begun}
     told = Counter[Answer]()  # tokens of each
     try:
         while growing:
             loop.step()
-            for sequence in list(growing):
+            for sequence, (place, answer, _) in list(growing.items()):
                 if sequence.error is not None:
                     raise sequence.error
-                answer: Answer = sequence.request
                 text, new = answer.take(), tuple(answer.new[told[answer] :].tolist())
                 told[answer] += len(new)
                 whole = answer.generation() if sequence.finished else None
                 if text or new or whole:
-                    yield Part(growing[sequence], answer.index, text, new, whole)
+                    yield Part(place, answer.index, text, new, whole)
                 if whole:
                     del growing[sequence]
     finally:
@@ -94,27 +91,35 @@ def generate_iter(
             loop.abort(sequence)
 
 
+class Begun(NamedTuple):
+    """An answer, the place of its prompt, and what an encoder reads of that."""
+
+    place: int
+    answer: Answer
+    source: Request | None
+
+
 def _begun(
     call: Call, prompts: Any, template: dict[str, Any] | None, given: dict[str, Any]
-) -> tuple[DecodingLoop, list[tuple[int, Answer]], Sources]:
-    """The loop, the answers with the places of their prompts, and what an encoder reads of each prompt."""
+) -> tuple[DecodingLoop, list[Begun]]:
     loop = call.engine.decoding(call.progress)
     if (writer := call.kept.get(Writer)) is None:
         width = loop.lane.program.signature.outputs[0].width
         writer = call.kept[Writer] = Writer(call.program, width, call.tokenizer, call.max_length)
+    sources: list[Request] = []
     if call.program.signature.arrays:
-        listed = call.drawn(prompts)
-        arrays = [
-            one for part in call.reader.ahead(listed, first=call.first, sizes=WHOLE, truncate=None) for one in part
-        ]
-        return loop, writer.answers(listed, template, **given), dict(enumerate(arrays))
-    answers = writer.answers(prompts, template, **given)
-    encodes = call.program.signature.has(Role.TARGET_IDS)
-    return loop, answers, {place: Encoded(answer.prompt) if encodes else None for place, answer in answers}
+        prompts = call.drawn(prompts)
+        parts = call.reader.ahead(prompts, first=call.first, sizes=WHOLE, truncate=None)
+        sources = list(chain.from_iterable(parts))
+    begun = []
+    for place, (ids, answers) in enumerate(writer.asked(prompts, template, **given)):
+        source = sources[place] if sources else Encoded(ids) if writer.encodes else None
+        begun += [Begun(place, answer, source) for answer in answers]
+    return loop, begun
 
 
-def _submitted(loop: DecodingLoop, answer: Answer, source: Request | None) -> Sequence:
-    return loop.submit(answer.held.tolist(), answer, source)
+def _submitted(loop: DecodingLoop, begun: Begun) -> Sequence:
+    return loop.submit(begun.answer.start.held.tolist(), begun.answer, begun.source)
 
 
 def record(generation: Generation) -> dict[str, Any]:

@@ -12,9 +12,8 @@ import torch
 from headrace.errors import InputError
 from headrace.frontend.load.decoding import held_config, read_decoding
 from headrace.ir import Decoding
-from headrace.runtime.generate.answer import Answer, Model, seed_of
-from headrace.runtime.generate.batch import batched
-from headrace.runtime.generate.detokenizer import Vocabulary
+from headrace.runtime.generate.answer import Model, Start, begin_answers, seed_of
+from headrace.runtime.generate.batch import SamplingBatch, batched
 from headrace.runtime.generate.generation import Generation, TokenLogprob
 from headrace.runtime.generate.options import GenerateOptions, read_options
 from headrace.runtime.generate.sampling import sample
@@ -39,17 +38,13 @@ def answered(kind: str, prompts: list[list[int]], decoding: Decoding, options: G
     """The answers of all prompts, a step at a time, each row's logits of its sequence alone."""
     module = model_of(kind)
     width = module.get_output_embeddings().weight.shape[0]
-    model = Model(decoding, width, None)
-    answers = [
-        Answer(model, np.array(ids), options, source=pair(kind), index=k, seed=seed_of(options.seed or 0, k))
-        for ids in prompts
-        for k in range(options.n)
-    ]
+    model = Model(decoding, width)
+    answers = [one for ids in prompts for one in begin_answers(model, np.array(ids), options, source=pair(kind))]
     sources = [ids for ids in prompts for _ in range(options.n)]
     while going := [number for number, one in enumerate(answers) if one.reason is None]:
         rows = []
         for number in going:
-            ids = torch.from_numpy(np.concatenate([answers[number].held, answers[number].new]))[None]
+            ids = torch.from_numpy(np.concatenate([answers[number].start.held, answers[number].new]))[None]
             given = {"input_ids": torch.tensor([sources[number]]), "decoder_input_ids": ids}
             rows.append(module(**(given if pair(kind) else {"input_ids": ids})).logits[0, -1])
         found = sample(torch.stack(rows), batched([answers[number].row for number in going], width))
@@ -117,7 +112,7 @@ def test_seeds_of_answers_are_apart() -> None:
 
 
 def test_an_answer_without_a_seed_draws_one() -> None:
-    made = [Answer(Model(Decoding(), 50, None), np.array([1]), GenerateOptions(temperature=1.0)) for _ in range(8)]
+    made = [begin_answers(Model(Decoding(), 50), np.array([1]), GenerateOptions(temperature=1.0))[0] for _ in range(8)]
     assert len({one.row.seed for one in made}) == 8
 
 
@@ -133,7 +128,7 @@ def test_a_text_streams_to_what_it_is() -> None:
     tokenizer = trained.byte_level()
     ids = tokenizer("the quick brown fox 🎊 END jumps")["input_ids"]
     options = GenerateOptions(stop=" END", max_new_tokens=60)
-    answer = Answer(Model(Decoding(), 500, None), np.array([1]), options, vocabulary=Vocabulary(tokenizer), seed=0)
+    (answer,) = begin_answers(Model(Decoding(), 500, tokenizer=tokenizer), np.array([1]), options)
     told = ""
     for one in ids:
         ended = answer.push(one)
@@ -147,11 +142,27 @@ def test_a_text_streams_to_what_it_is() -> None:
 
 
 def test_what_has_nothing_to_begin_with_is_refused() -> None:
-    model = Model(Decoding(), 50, None)
+    model = Model(Decoding(), 50)
     with pytest.raises(InputError, match=r"names no token that its decoder begins with. Add decoder_start_token_id"):
-        Answer(model, np.array([4, 5]), GenerateOptions(), source=True)
+        Start(model, np.array([4, 5]), GenerateOptions(), source=True)
     with pytest.raises(InputError, match="The prompt has no tokens: there is nothing to continue"):
-        Answer(model, np.array([], np.int64), GenerateOptions())
+        Start(model, np.array([], np.int64), GenerateOptions())
+    with pytest.raises(InputError, match="stop needs a tokenizer, and the model has none"):
+        Start(model, np.array([4]), GenerateOptions(stop="x"))
+    with pytest.raises(InputError, match="choice and json_schema need a tokenizer"):
+        begin_answers(model, np.array([4]), GenerateOptions(choice="x"))
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [({}, True), ({"stop_token_ids": [4], "max_new_tokens": 3}, True), ({"temperature": 1.0}, False),
+     ({"logprobs": 0}, False), ({"presence_penalty": 1}, False), ({"logit_bias": {1: 1}}, False)],
+)  # fmt: skip
+def test_what_asks_for_nothing_but_the_likeliest_token_is_known(given: Any, plain: bool) -> None:
+    start = Start(Model(Decoding(ends=(2,)), 50), np.array([4]), GenerateOptions(**given))
+    assert start.plain == plain
+    asked = batched([start.row(np.arange(1))], 50)
+    assert (asked == SamplingBatch()) == plain
 
 
 def test_a_generation_is_read_at_a_glance() -> None:

@@ -13,9 +13,8 @@ import torch
 
 from headrace.errors import InputError, TargetError
 from headrace.ir import Decoding
-from headrace.runtime.generate.answer import Answer, Model
+from headrace.runtime.generate.answer import Model, begin_answers
 from headrace.runtime.generate.batch import batched
-from headrace.runtime.generate.detokenizer import Vocabulary
 from headrace.runtime.generate.guided import Grammar, Grammars
 from headrace.runtime.generate.options import GenerateOptions
 from headrace.runtime.generate.sampling import sample
@@ -48,13 +47,8 @@ def written(kind: str, seed: int, *, ends: bool = True, temperature: float = 2.0
     tokenizer = tokenizer_of(kind)
     width = len(tokenizer) + 7  # heads are padded
     decoding = Decoding(ends=(tokenizer.eos_token_id,) if ends else (), suppressed=(5,))
-    options = GenerateOptions(temperature=temperature, max_new_tokens=400, **given)
-    grammar = Grammars(tokenizer, width, decoding.ends).read(options)
-    assert grammar is not None
-    answer = Answer(
-        Model(decoding, width, None), np.array([9, 9]), options,
-        seed=seed, vocabulary=Vocabulary(tokenizer), matcher=grammar.begin(),
-    )  # fmt: skip
+    options = GenerateOptions(temperature=temperature, max_new_tokens=400, seed=seed, **given)
+    (answer,) = begin_answers(Model(decoding, width, tokenizer=tokenizer), np.array([9, 9]), options)
     logits = torch.randn(1, width, generator=torch.Generator().manual_seed(seed))
     while answer.reason is None:
         answer.push(int(sample(logits, batched([answer.row], width)).ids))

@@ -35,6 +35,7 @@ from headrace.runtime.generate.options import GenerateOptions, defaults_of, find
         ("presence_penalty", 3, "presence_penalty is 3; a number from -2 to 2"),
         ("frequency_penalty", -3, "frequency_penalty is -3; a number from -2 to 2"),
         ("n", 0, "n is 0; an int of 1 and above"),
+        ("beams", 0, "beams is 0; an int of 1 and above, or None"),
         ("seed", 1 << 63, "seed is 9223372036854775808; an int of 64 bits"),
         ("stop", "", "stop is ('',); one string or several, none of them empty, are accepted"),
         ("stop", [b"x"], "stop is (b'x',); one string"),

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from headrace.errors import InputError
 from headrace.frontend.load.decoding import read_decoding
 from headrace.ir import Decoding
-from headrace.runtime.generate.answer import Answer, Model
+from headrace.runtime.generate.answer import Model, Start
 from headrace.runtime.generate.batch import batched
 from headrace.runtime.generate.options import GenerateOptions, read_options
 from headrace.runtime.generate.rules import Rules
@@ -22,6 +22,7 @@ from headrace.runtime.generate.sampling import adjust
 
 V = 40
 END = 2
+HELD = np.array([30, 31])
 
 
 def by_transformers(config: GenerationConfig, prompt: list[int], new: list[int], scores: Any, source: Any) -> Any:
@@ -84,11 +85,8 @@ def test_scores_are_those_of_generate(pair: bool, entries: dict[str, Any], data:
     expected = by_transformers(config, prompt, new, scores, source)
 
     options = read_options(decoding, **given)
-    answer = Answer(Model(decoding, V, None), np.array(source or prompt), options, source=pair, seed=0)
-    for one in new:
-        answer._ids[len(answer.held) + answer.place] = one
-        answer._stopping.ids.append(one)
-    found = adjust(scores, batched([answer.row], V))
+    start = Start(Model(decoding, V), np.array(source or prompt), options, source=pair)
+    found = adjust(scores, batched([start.row(np.array(new, np.int64))], V))
     forced = torch.isinf(expected).sum() >= V - 2
     if forced:  # which of the tokens is likelier is nothing: transformers gives each the same
         assert torch.equal(torch.isinf(found), torch.isinf(expected))
@@ -99,16 +97,38 @@ def test_scores_are_those_of_generate(pair: bool, entries: dict[str, Any], data:
 def test_stop_tokens_are_ruled_out_before_the_least() -> None:
     rules = Rules(GenerateOptions(stop_token_ids=[9]), Decoding(ends=(END,)), V, (3, 10))
     for place in range(5):
-        ids, values = rules.biases(place, np.arange(place))
+        ids, values = rules.biases(HELD, np.arange(place))
         assert (sorted(ids.tolist()) == [END, 9]) == (place < 3)
         assert np.isneginf(values).all()
 
 
 def test_biases_of_a_caller_and_a_folder_add_up() -> None:
     rules = Rules(GenerateOptions(logit_bias={4: 1.5, 5: -2}), Decoding(biases=(((4,), 2.0),)), V, (0, 9))
-    ids, values = rules.biases(0, np.arange(3))
+    ids, values = rules.biases(HELD, np.arange(3))
     assert dict(zip(ids.tolist(), values.tolist(), strict=True)) == {4: 3.5, 5: -2.0}
-    assert rules.biases(1, np.arange(3)) is rules.biases(2, np.arange(3))
+    assert rules.biases(HELD, np.arange(1)) is rules.biases(HELD, np.arange(2))
+    assert not rules.idle
+
+
+@pytest.mark.parametrize(
+    ("decoding", "given", "idle"),
+    [
+        (Decoding(ends=(END,), temperature=1.0), {}, True),
+        (Decoding(), {"min_new_tokens": 3}, True),
+        (Decoding(ends=(END,)), {"min_new_tokens": 3}, False),
+        (Decoding(suppressed=(4,)), {}, False),
+        (Decoding(suppressed_first=(4,)), {}, False),
+        (Decoding(first=4), {}, False),
+        (Decoding(last=(4,)), {}, False),
+        (Decoding(no_repeat=2), {}, False),
+        (Decoding(bad_words=((3, 4),)), {}, False),
+        (Decoding(biases=(((3,), 1.0),)), {}, False),
+        (Decoding(), {"logit_bias": {4: 1}}, False),
+    ],
+)
+def test_rules_are_idle_where_they_ask_for_nothing(decoding: Decoding, given: Any, idle: bool) -> None:
+    options = GenerateOptions(**given)
+    assert Rules(options, decoding, V, (options.min_new_tokens or 0, 9)).idle == idle
 
 
 @pytest.mark.parametrize("given", [{"logit_bias": {V: 1}}, {"stop_token_ids": [V]}])

@@ -153,11 +153,11 @@ def test_an_unknown_task_is_refused(tiny: Any) -> None:
         headrace.compile(tiny("bert"), target="reference", task="translate")
 
 
-def test_generate_is_enabled_but_says_what_is_missing(tiny: Any) -> None:
-    """C3 enables it; this version has no decoding loop, and says so instead of failing inside."""
+def test_generate_is_a_causal_heads_default(tiny: Any) -> None:
+    """C7, and what is raw of it is nothing: it answers by its method."""
     model = headrace.compile(tiny("llama", "AutoModelForCausalLM"), target="reference", pooling="last")
     assert model.task == "generate"
-    with pytest.raises(headrace.TargetError, match="decoding loop"):
+    with pytest.raises(headrace.InputError, match=r"generate answers by model\.generate"):
         model([[5, 6]])
     assert np.isfinite(model([[5, 6]], task="embed")[0]).all()
 
