@@ -210,7 +210,7 @@ class CompiledModel:
         if wanted == Task.GENERATE:
             raise InputError(
                 "generate answers by model.generate(...), which takes token ids too. For raw outputs name another "
-                f"task: {', '.join(one for one in runnable(self.program) if one is not Task.GENERATE) or 'none is left'}."
+                f"task: {', '.join(set(runnable(self.program)) - {Task.GENERATE}) or 'none is left'}."
             )
         # To check ids takes no time to speak of, unless the device is fast and could have begun.
         sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE

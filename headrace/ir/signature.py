@@ -44,6 +44,13 @@ class Role(StrEnum):
     CACHE = "cache"
 
 
+# What a step of sequences in one row is given beside their tokens.
+STEP_ROLES = (
+    Role.OFFSETS, Role.POSITIONS, Role.CONTEXT, Role.WANTED, Role.SLOTS, Role.BLOCKS, Role.ROWS, Role.LENGTHS,
+    Role.CACHE,
+)  # fmt: skip
+
+
 class PoolKind(StrEnum):
     """Which rows of a sequence make its vector."""
 

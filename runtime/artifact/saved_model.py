@@ -12,7 +12,7 @@ from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend, Executable
 from headrace.errors import ArtifactError, HeadraceError, missing_library
 from headrace.frontend.compat import operators
-from headrace.ir import OFFSETS, OutputKind, Program
+from headrace.ir import STEP_ROLES, Layout, OutputKind, Program
 from headrace.ir.serialize import decode, encode
 from headrace.runtime.artifact.manifest import (
     MANIFEST,
@@ -171,10 +171,12 @@ def _require_agreement(kind: OutputKind, lane: Program, program: Program) -> Non
         name for name in ("source", "dtype", "facts", "decision") if getattr(lane, name) != getattr(program, name)
     ]
     differs += [name for name in SHARED if getattr(own, name) != getattr(whole, name)]
-    made = whole.output(kind)
+    made = own.outputs[0] if kind is OutputKind.CROSS else whole.output(kind)  # which the model itself returns not
     if [output.kind for output in own.outputs] != [kind] or made is None or made.width != own.outputs[0].width:
         differs.append("outputs")
-    if not {OFFSETS, *whole.input_names}.issuperset(own.input_names) or own.arrays != whole.arrays:
+    named = {*whole.input_names, *own.names(*STEP_ROLES)}
+    steps = lane.form.layout is Layout.CACHED
+    if not named.issuperset(own.input_names) or (own.arrays != whole.arrays and not steps):
         differs.append("inputs")
     if differs:
         raise ValueError(f"its {kind} and the model differ in {', '.join(differs)}")

@@ -156,3 +156,11 @@ def test_a_prompt_that_fills_the_model_is_refused(decoder: Any) -> None:
         decoder.generate([[5] * 64])
     (last,) = decoder.generate([[5] * 63])
     assert (len(last.token_ids), last.finish_reason) == (1, "length")
+
+
+@pytest.mark.parametrize(("name", "head"), [("qwen3-next", "AutoModelForCausalLM"), ("t5", "AutoModelForSeq2SeqLM")])
+def test_a_saved_model_generates_as_before(compiled: Any, tmp_path: Any, name: str, head: str) -> None:
+    pooling = "last" if name != "t5" else "mean"
+    model = compiled(name, head, "reference", task="generate", pooling=pooling)
+    wanted = model.generate(TEXTS, max_new_tokens=NEW)
+    assert headrace.load(model.save(tmp_path / "m")).generate(TEXTS, max_new_tokens=NEW) == wanted
