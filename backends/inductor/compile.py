@@ -19,7 +19,8 @@ from torch import Tensor
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.backends.inductor.packages import Runner, compile_package
-from headrace.ir import MaskKind, Program, Window
+from headrace.backends.inductor.paged import use_host_attention
+from headrace.ir import Layout, MaskKind, Program, Window
 from headrace.ops import cached, stateful  # noqa: F401 - code that is loaded calls their operators
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
 from headrace.utils.forks import on_living_threads
@@ -138,7 +139,10 @@ def compile_program(program: Program, decompositions: Decompositions = DECOMPOSI
     package = scratch.path / "model.pt2"
     needs = 2 * sum(weight.nbytes for weight in graphs.weights_of(program.graph).values())  # in the cache, and packed
     with quiet(), room_told("The compiled model", needs):
-        lowered = program.graph.run_decompositions(dict(decompositions))
+        graph = program.graph
+        if program.form.layout is Layout.CACHED:
+            graph = graphs.rewrite(graph, use_host_attention)
+        lowered = graph.run_decompositions(dict(decompositions))
         assert graphs.inputs_of(lowered) == program.signature.input_names, (
             "the code takes its inputs in the graph's order"
         )

@@ -117,13 +117,15 @@ def attention_cross(
     return out
 
 
-def _paged_shape(q: Tensor, k: Tensor | None, v: Tensor | None, k_cache: Tensor, v_cache: Tensor, *_: object) -> Tensor:
+def paged_shape(q: Tensor, k: Tensor | None, v: Tensor | None, k_cache: Tensor, v_cache: Tensor, *_: object) -> Tensor:
+    """[T, Hq, Dv]."""
     return q.new_empty((q.shape[0], q.shape[1], v_cache.shape[3]))
 
 
-def _cross_shape(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> Tensor:
+def cross_shape(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> Tensor:
+    """[T, Hq, Dv]."""
     return q.new_empty((q.shape[0], q.shape[1], v_cache.shape[3]))
 
 
-ATTENTION_PAGED = define(PAGED_SCHEMA, attention_paged, _paged_shape)
-ATTENTION_CROSS = define(CROSS_SCHEMA, attention_cross, _cross_shape)
+ATTENTION_PAGED = define(PAGED_SCHEMA, attention_paged, paged_shape)
+ATTENTION_CROSS = define(CROSS_SCHEMA, attention_cross, cross_shape)
