@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
 from headrace import debug, graphs
+from headrace.compat.torch import without_stacks
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import capture
 from headrace.frontend.capture.flatten import flatten
@@ -44,7 +45,16 @@ def export(
     """
     bound = _bound(config)
     shifting = any_length() if served.makes_target else nullcontext()
-    with capture(served.model, additive), shifting, torch.no_grad(), prints_silenced(), warnings.catch_warnings():
+    # Whoever reads the generated code sees which line of the model each part of it is of.
+    stacks = nullcontext() if debug.level() >= debug.CODE else without_stacks()
+    with (
+        capture(served.model, additive),
+        shifting,
+        stacks,
+        torch.no_grad(),
+        prints_silenced(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             return _within_bounds(served, inputs, given, bound)

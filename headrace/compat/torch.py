@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ __all__ = [
     "scaled_mm",
     "specialized_floats",
     "without_modes",
+    "without_stacks",
     "writes",
 ]
 COMPOSITE = "CompositeImplicitAutograd"
@@ -91,6 +92,20 @@ def is_composite(target: OpOverload) -> bool:
 def without_modes() -> AbstractContextManager[Any]:
     """Run outside whatever traces at the moment: what is computed here enters no graph."""
     return _disable_current_modes()
+
+
+@contextmanager
+def without_stacks() -> Iterator[None]:
+    """Let traces note no stack of Python's for each of their nodes: a twentieth of a trace, and read by nobody here."""
+    before = getattr(torch.fx.config, "do_not_emit_stack_traces", None)
+    if before is None:  # a version that does not ask
+        yield
+        return
+    torch.fx.config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        torch.fx.config.do_not_emit_stack_traces = before
 
 
 def oblivious_sizes(oblivious: bool = True) -> AbstractContextManager[Any]:
