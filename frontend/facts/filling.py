@@ -28,21 +28,22 @@ LONGEST = 1_000_000
 def reads_last_position(model: EagerModel) -> bool:
     """Whether the model's own vector is of the last position of a text, be it masked.
 
-    Then masked tokens after the text change it, and before the text they do not: two runs beside that of the text
-    alone. Of a causal model that is no sign: its last row is the text's, with padding on the left as such models have
-    it.
+    Then masked tokens after the text change it, and before the text they do not: two runs beside the first of all. Of
+    a causal model that is no sign: its last row is the text's, with padding on the left as such models have it.
     """
     seen = model.seen
     if not seen.own or seen.causal or seen.pair is not None or not set(model.signature.inputs) >= NEEDED:
         return False
 
-    def vector(before: int, after: int) -> Tensor:
-        given = {name: functional.pad(model.placed[name], (before, after)) for name in model.signature.inputs}
-        found: Tensor = getattr(model.run(given), seen.own).double()
+    def own(inputs: dict[str, Tensor]) -> Tensor:
+        found: Tensor = getattr(model.run(inputs), seen.own).double()
         return found
 
-    alone = vector(0, 0)
-    return not _same(alone, vector(0, FILLER)) and _same(alone, vector(FILLER, 0))
+    def filled(before: int, after: int) -> Tensor:
+        return own({name: functional.pad(model.placed[name], (before, after)) for name in model.signature.inputs})
+
+    alone = own(model.plain)
+    return not _same(alone, filled(0, FILLER)) and _same(alone, filled(FILLER, 0))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

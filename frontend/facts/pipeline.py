@@ -26,8 +26,7 @@ from headrace.frontend.facts.positions import (
     find_target_limits,
     read_positions,
     read_table,
-    with_offset,
-    without_added_types,
+    with_defaults,
 )
 from headrace.frontend.load.checkpoint import Checkpoint
 from headrace.frontend.load.sentence_transformers import Pool
@@ -55,8 +54,7 @@ def calling(checkpoint: Checkpoint) -> tuple[Callable[[EagerModel], EagerModel],
         without_target,
         lambda model: fit_arrays(model, checkpoint.processor),
         look,
-        without_added_types,
-        with_offset,
+        with_defaults,
     )
 
 

@@ -25,6 +25,21 @@ GRAPH_LENGTHS = (4, 7)
 PLAIN = ("view", "expand", "clone", "_to_copy", "to", "unsqueeze", "squeeze", "slice", "select", "alias", "reshape")
 
 
+def with_defaults(model: EagerModel) -> EagerModel:
+    """The model given what it takes by itself: the first token's position, and types of zero where they change nothing.
+
+    Of most models one run without types and with positions from 0 says both; of others each is found on its own.
+
+    Raises:
+        TraceError: no small offset gives what the model gives by itself.
+    """
+    if {"token_type_ids", "position_ids"} <= set(model.signature.inputs):
+        alone, placed = _answer(model.run(model.plain)), replace(model, offset=0).placed
+        if torch.isfinite(alone).all() and torch.equal(alone, _answer(model.without("token_type_ids").run(placed))):
+            return replace(model, offset=0)
+    return with_offset(without_added_types(model))
+
+
 def with_offset(model: EagerModel) -> EagerModel:
     """The model with its first token's position, found by behaviour: positions that change nothing, bit for bit.
 

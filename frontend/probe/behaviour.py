@@ -6,7 +6,6 @@ one, fully masked rows attend to everything and a causal model looks bidirection
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.frontend.capture.attention import Call, capture, implementation
-from headrace.frontend.eager.float64 import Widened
+from headrace.frontend.eager.float64 import Widened, in_float64
 from headrace.frontend.eager.model import EagerModel
 from headrace.frontend.eager.signature import (
     Served,
@@ -281,16 +280,6 @@ class Behaviour:
                 made.remove()
         whole = {module for module, runs in found.items() if len(runs) == owners.count(module)}
         return [found[owner].pop(0) if owner in whole else None for owner in owners]
-
-
-def in_float64(module: nn.Module) -> nn.Module:
-    """A copy in float64, each weight widened as it is copied: no second copy as wide as the original is made first."""
-    held = [weight for weight in (*module.parameters(), *module.buffers()) if weight.is_floating_point()]
-    wide = {
-        id(p): nn.Parameter(p.data.double(), p.requires_grad) if isinstance(p, nn.Parameter) else p.double()
-        for p in held
-    }
-    return copy.deepcopy(module, wide).double()
 
 
 def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn.Module:
