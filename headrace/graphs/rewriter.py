@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export import ExportedProgram, ModuleCallEntry
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from headrace.compat.torch import ExportVerifier, guarded, pytree
 from headrace.graphs.signature import inputs_of
@@ -128,20 +128,6 @@ def _rebuilt(
     for spec, node in zip(specs, results, strict=True):
         spec.arg.name = node.name
     signature.output_specs = list(specs)
-    first, *others = exported.module_call_graph
-    assert first.signature is not None
-    out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
-    # Inputs are given by name: their part of the specification is the keywords of a call.
-    names = [name for name in inputs_of(exported) if name not in unused]
-    in_spec = pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1]
-    whole = replace(
-        first.signature,
-        inputs=[given for given in first.signature.inputs if given.name in names],
-        outputs=[spec.arg for spec in specs],
-        in_spec=in_spec,
-        out_spec=out_spec,
-        forward_arg_names=names,
-    )
     used = {str(spec.target) for spec in signature.input_specs if spec.target is not None}
     made = ExportedProgram(
         root=exported.graph_module,
@@ -149,12 +135,29 @@ def _rebuilt(
         graph_signature=signature,
         state_dict={name: value for name, value in exported.state_dict.items() if name in used},
         range_constraints=exported.range_constraints,
-        module_call_graph=[replace(first, signature=whole), *others],
+        module_call_graph=_call_graph(exported, unused, specs),
         example_inputs=_without(exported.example_inputs, unused),
         constants={name: value for name, value in exported.constants.items() if name in used},
         verifiers=verifiers or exported.verifiers,
     )
     return guarded(made, inputs_of(made))
+
+
+def _call_graph(exported: ExportedProgram, unused: frozenset[str], outputs: list[OutputSpec]) -> list[ModuleCallEntry]:
+    """How the whole is called: by the names of the inputs that are left, returning so many outputs."""
+    first, *others = exported.module_call_graph
+    assert first.signature is not None
+    # Inputs are given by name: their part of the specification is the keywords of a call.
+    names = [name for name in inputs_of(exported) if name not in unused]
+    whole = replace(
+        first.signature,
+        inputs=[given for given in first.signature.inputs if given.name in names],
+        outputs=[spec.arg for spec in outputs],
+        in_spec=pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1],
+        out_spec=pytree.tree_flatten(tuple(range(len(outputs))))[1],
+        forward_arg_names=names,
+    )
+    return [replace(first, signature=whole), *others]
 
 
 def _without(example: Any, unused: frozenset[str]) -> Any:
