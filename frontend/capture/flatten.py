@@ -130,6 +130,8 @@ def _parts(node: fx.Node) -> Spelling | None:
 def _views(node: fx.Node) -> bool:
     """Whether the new shape is another look at the same memory."""
     source, sizes = pytree.tree_map_only(fx.Node, lambda arg: arg.meta["val"], node.args)
+    if source.is_contiguous():
+        return True
     try:
         with source.fake_mode, enable_python_dispatcher(), torch.no_grad():
             aten.view.default(source, sizes)

@@ -10,6 +10,7 @@ import reprlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import is_
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -23,6 +24,8 @@ STANDARD = frozenset(vars(nn.Module()))
 HELD = ("_buffers", "_parameters", "_modules")
 # Never looked into: weights would be copied, and modules are looked at one by one.
 CLOSED = (nn.Module, nn.Parameter, FunctionType, MethodType, ModuleType, type)
+# Most of what a module holds: told by one look at the type.
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, nn.Parameter})
 
 
 class Borrowed:
@@ -39,7 +42,7 @@ class Borrowed:
                 self._keep(value)
 
     def _keep(self, value: Any) -> None:
-        if id(value) in self.kept or (content := _content(value)) is None:
+        if type(value) in PLAIN or id(value) in self.kept or (content := _content(value)) is None:
             return
         self.kept[id(value)] = value, content
         for item in _items(content):
@@ -106,7 +109,7 @@ def _owned(module: nn.Module) -> dict[str, Any]:
 
 def _content(value: Any) -> Any:
     """A copy of what the value holds, one level deep; None where it can hold nothing that changes."""
-    if isinstance(value, CLOSED):
+    if type(value) in PLAIN or isinstance(value, CLOSED):
         return None
     if isinstance(value, Tensor):
         return value.detach().clone() if value.layout is torch.strided and not value.is_meta else None
@@ -142,7 +145,8 @@ def _alike(one: Any, other: Any) -> bool:
 
 def _alike_within(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
-        return list(one) == list(other) and all(map(_alike, one.values(), other.values()))
+        same = list(one) == list(other)
+        return same and (all(map(is_, one.values(), other.values())) or all(map(_alike, one.values(), other.values())))
     if isinstance(one, set):
         return bool(one == other)
     return len(one) == len(other) and all(map(_alike, one, other))

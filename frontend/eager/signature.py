@@ -246,7 +246,7 @@ def sample(
         arrays: what the model reads in place of the text's tokens, of so many rows where their size is free.
     """
     generator = torch.Generator().manual_seed(seed)
-    usable = torch.tensor([i for i in range(vocabulary) if i not in avoid] or [0])
+    usable = _usable(vocabulary, avoid)
 
     def drawn(count: int) -> Tensor:
         return usable[torch.randint(len(usable), (batch, count), generator=generator)]
@@ -261,6 +261,12 @@ def sample(
         return drawn_arrays | target_inputs
     text = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     return text | target_inputs
+
+
+def _usable(vocabulary: int, avoid: frozenset[int]) -> Tensor:
+    ids = torch.arange(vocabulary)
+    kept = ids[~torch.isin(ids, torch.tensor(sorted(avoid), dtype=torch.int64))]
+    return kept if len(kept) else torch.zeros(1, dtype=torch.int64)
 
 
 def positions(batch: int, length: int, offset: int) -> Tensor:

@@ -5,28 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import capture
-from headrace.frontend.eager.signature import CallSignature, call, head_rows
+from headrace.frontend.eager.model import EagerModel
+from headrace.frontend.eager.signature import head_rows
 
 
-def require_steady(
-    module: nn.Module, signature: CallSignature, inputs: dict[str, Tensor], output: Any, changed: tuple[str, ...]
-) -> None:
-    """What a run changes in the module may not change the answer of the next one.
+def require_steady(model: EagerModel, output: Any, changed: tuple[str, ...]) -> None:
+    """What a run changes in the module may not change the answer of the next one, which is run right after it.
 
     Args:
-        output: what the first run answered.
+        output: what the first run answered of the plain inputs.
         changed: what it changed, in words.
 
     Raises:
         TraceError: the second run answers otherwise.
     """
-    with capture(module, additive=True), torch.no_grad():
-        call(module, signature, inputs)
-        again = call(module, signature, inputs)
+    with capture(model.module, additive=True), torch.no_grad():
+        model.call(model.plain)
+        again = model.call(model.plain)
     before, after = head_rows(output), head_rows(again)
     if before is not None and (after is None or before.shape != after.shape or not torch.equal(before, after)):
         raise TraceError(

@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
 from headrace import debug, graphs
+from headrace.compat.torch import shapes_at_once, without_code, without_stacks
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import capture
 from headrace.frontend.capture.flatten import flatten
@@ -44,7 +45,16 @@ def export(
     """
     bound = _bound(config)
     shifting = any_length() if served.makes_target else nullcontext()
-    with capture(served.model, additive), shifting, torch.no_grad(), prints_silenced(), warnings.catch_warnings():
+    # Whoever reads the generated code sees which line of the model each part of it is of.
+    stacks = nullcontext() if debug.level() >= debug.CODE else without_stacks()
+    with (
+        capture(served.model, additive),
+        shifting,
+        stacks,
+        torch.no_grad(),
+        prints_silenced(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             return _within_bounds(served, inputs, given, bound)
@@ -91,19 +101,19 @@ def _exported(
 ) -> ExportedProgram:
     """Export with every guard on sizes proven, else with those left in the graph that hold at every size tried."""
     options: dict[str, Any] = {"kwargs": inputs, "dynamic_shapes": _dimensions(given, bound), "strict": False}
-    with suppress(Exception), borrowed(served.model):
-        return _flat(torch.export.export(served, (), **options))
-    with borrowed(served.model):
-        exported = torch.export.export(served, (), **options, prefer_deferred_runtime_asserts_over_guards=True)
-    flat = _flat(exported)
+    with suppress(Exception):
+        return _traced(served, **options)
+    flat = _traced(served, **options, prefer_deferred_runtime_asserts_over_guards=True)
     along = next(iter(free_axes(given)), SEQUENCE)
     if broken := broken_assertion(flat, bound if along == SEQUENCE else None, along):
         raise BrokenAssertion(broken, holds_to(flat) if along == SEQUENCE else None)
     return flat
 
 
-def _flat(exported: ExportedProgram) -> ExportedProgram:
+def _traced(served: Served, **options: Any) -> ExportedProgram:
     """The functional graph, without what the model writes into its own buffers for the next run: each begins anew."""
+    with borrowed(served.model), shapes_at_once(), without_code():
+        exported = torch.export.export(served, (), **options)
     return graphs.drop_mutations(flatten(exported))
 
 

@@ -15,16 +15,16 @@ from torch import nn
 
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import implementation
-from headrace.frontend.eager.run import rows_returned, vocabulary_size
-from headrace.frontend.eager.signature import CallSignature, sample
+from headrace.frontend.eager.model import EagerModel
+from headrace.frontend.eager.run import rows_returned
 from headrace.ir import BATCH, Axis, Input, Role
 
 # No first row within so many samples: the model does not read audio samples.
 MOST_SAMPLES = 1 << 16
 
 
-def fit_arrays(module: nn.Module, signature: CallSignature, processor: Mapping[str, Any]) -> CallSignature:
-    """The signature with the axes of the arrays that the model reads; as it was for a model that reads token ids.
+def fit_arrays(model: EagerModel, processor: Mapping[str, Any]) -> EagerModel:
+    """The model with the axes of the arrays that it reads; as it was for one that reads token ids.
 
     Args:
         processor: what the model folder says of its image processor or feature extractor; empty without one.
@@ -32,15 +32,14 @@ def fit_arrays(module: nn.Module, signature: CallSignature, processor: Mapping[s
     Raises:
         TraceError: the model accepts no shape that is known of.
     """
-    if not signature.reads_arrays:
-        return signature
-    name, configs = signature.inputs[0], list(_configs(module))
+    if not model.signature.reads_arrays:
+        return model
+    name, configs = model.signature.inputs[0], list(_configs(model.module))
     met: list[str] = []
-    with implementation(module, "eager"), torch.no_grad():
+    with implementation(model.module, "eager"), torch.no_grad():
         for axes in dict.fromkeys(SHAPES[name](configs, processor)):
             try:
-                fitted = _fitted(module, signature, Input(name, Role.ARRAY, "float32", (BATCH, *axes)))
-                return replace(signature, arrays=(fitted,))
+                return _reading(model, _fitted(model, Input(name, Role.ARRAY, "float32", (BATCH, *axes))))
             except Exception as error:  # whatever the model raises on a shape that it does not take
                 met.append(f"{_shape(axes)}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}")
     raise TraceError(
@@ -106,18 +105,18 @@ SHAPES: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[tuple[Axis, 
 }
 
 
-def _fitted(module: nn.Module, signature: CallSignature, given: Input) -> Input:
+def _fitted(model: EagerModel, given: Input) -> Input:
     """The input, if the model takes it, with what its free axis must hold for one row, and for one more."""
     free = next((place for place, axis in enumerate(given.axes) if place and axis.size is None), None)
     if free is None:
-        _rows(module, signature, given)
+        _rows(model, given)
         return given
 
     def sized(size: int) -> Input:
         return _with(given, free, Axis(given.axes[free].name, size))
 
-    first = _smallest(lambda size: _yields(module, signature, sized(size), 1), 1)
-    second = _smallest(lambda size: _yields(module, signature, sized(size), 2), first + 1)
+    first = _smallest(lambda size: _yields(model, sized(size), 1), 1)
+    second = _smallest(lambda size: _yields(model, sized(size), 2), first + 1)
     # Export makes a single row a graph of its own (a norm over time refuses it, a view drops it): two at least.
     return _with(given, free, Axis(given.axes[free].name, None, first, second - first, least=second))
 
@@ -126,16 +125,19 @@ def _with(given: Input, place: int, axis: Axis) -> Input:
     return replace(given, axes=(*given.axes[:place], axis, *given.axes[place + 1 :]))
 
 
-def _rows(module: nn.Module, signature: CallSignature, given: Input) -> int:
-    vocabulary = vocabulary_size(module) if signature.decodes else 0
-    inputs = sample(1, 1, vocabulary, frozenset(), arrays=(given,))
-    return int(rows_returned(module, signature, inputs).shape[1])
+def _reading(model: EagerModel, given: Input) -> EagerModel:
+    return replace(model, signature=replace(model.signature, arrays=(given,)))
 
 
-def _yields(module: nn.Module, signature: CallSignature, given: Input, rows: int) -> bool:
+def _rows(model: EagerModel, given: Input) -> int:
+    reading = _reading(model, given)
+    return int(rows_returned(reading, reading.sample(1, 1)).shape[1])
+
+
+def _yields(model: EagerModel, given: Input, rows: int) -> bool:
     """Whether that size makes so many rows; a convolution refuses what is shorter than its kernel."""
     try:
-        return _rows(module, signature, given) >= rows
+        return _rows(model, given) >= rows
     except RuntimeError:
         return False
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from headrace.errors import TraceError
-from headrace.frontend.eager.run import DryRun, special_ids
-from headrace.frontend.eager.signature import CallSignature, call, positions, sample
+from headrace.frontend.eager.model import EagerModel
 from headrace.ir import Filling, Limits
 
-LENGTH, FILLED = 5, 7
+# Masked tokens beside the text.
+FILLER = 1
 NEEDED = frozenset({"attention_mask", "position_ids"})
 MASK = "attention_mask"
 # Relative to the largest value.
@@ -26,25 +25,25 @@ BOUND = 1e-4
 LONGEST = 1_000_000
 
 
-@torch.no_grad()
-def reads_last_position(module: nn.Module, config: Any, signature: CallSignature, seen: DryRun, offset: int) -> bool:
+def reads_last_position(model: EagerModel) -> bool:
     """Whether the model's own vector is of the last position of a text, be it masked.
 
-    Then masked tokens after the text change it, and before the text they do not. Of a causal model that is no sign:
-    its last row is the text's, with padding on the left as such models have it.
+    Then masked tokens after the text change it, and before the text they do not: two runs beside the first of all. Of
+    a causal model that is no sign: its last row is the text's, with padding on the left as such models have it.
     """
-    if not seen.own or seen.causal or seen.pair is not None or not set(signature.inputs) >= NEEDED:
+    seen = model.seen
+    if not seen.own or seen.causal or seen.pair is not None or not set(model.signature.inputs) >= NEEDED:
         return False
-    plain = sample(1, LENGTH, seen.vocabulary, special_ids(config), marker=signature.marker)
-    plain["position_ids"] = positions(1, LENGTH, offset)
 
-    def vector(before: int, after: int) -> Tensor:
-        given = {name: functional.pad(plain[name], (before, after)) for name in signature.inputs}
-        found: Tensor = getattr(call(module, signature, given), seen.own).double()
+    def own(inputs: dict[str, Tensor]) -> Tensor:
+        found: Tensor = getattr(model.run(inputs), seen.own).double()
         return found
 
-    alone, more = vector(0, 0), FILLED - LENGTH
-    return _same(alone, vector(more, 0)) and not _same(alone, vector(0, more))
+    def filled(before: int, after: int) -> Tensor:
+        return own({name: functional.pad(model.placed[name], (before, after)) for name in model.signature.inputs})
+
+    alone = own(model.plain)
+    return not _same(alone, filled(0, FILLER)) and _same(alone, filled(FILLER, 0))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

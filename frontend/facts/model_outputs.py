@@ -1,14 +1,36 @@
-"""What a headless model returns beside its hidden rows: a vector of its own, a stage on the way, or something else."""
+"""What a model returns: the outputs that its head has, a headless one's vector of its own, and stages on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
+from headrace import graphs
+from headrace.errors import TraceError
 from headrace.frontend.capture.attention import Call
+from headrace.ir import SEQUENCE, TARGET, Head, Output, OutputKind
 
+# What a head returns, beside the hidden rows that its choice of rows is found from.
+HEAD_OUTPUTS = {
+    Head.NONE: (OutputKind.HIDDEN,),
+    Head.SEQUENCE: (OutputKind.SEQUENCE_LOGITS, OutputKind.HIDDEN),
+    Head.TOKEN: (OutputKind.TOKEN_LOGITS,),
+    Head.MASKED_LM: (OutputKind.VOCABULARY_LOGITS,),
+    Head.CAUSAL_LM: (OutputKind.VOCABULARY_LOGITS, OutputKind.HIDDEN),
+    Head.OTHER: (OutputKind.HIDDEN,),
+}
+# The same of encoder-decoders. Hidden rows are the encoder's, and a head chooses from the decoder's.
+PAIR_OUTPUTS = HEAD_OUTPUTS | {
+    Head.NONE: (OutputKind.DECODER_HIDDEN, OutputKind.HIDDEN),
+    Head.SEQUENCE: (OutputKind.SEQUENCE_LOGITS, OutputKind.DECODER_HIDDEN),
+    Head.SEQ2SEQ_LM: (OutputKind.VOCABULARY_LOGITS, OutputKind.HIDDEN),
+    Head.OTHER: (OutputKind.DECODER_HIDDEN, OutputKind.HIDDEN),
+}
+DECODER_OUTPUTS = frozenset({OutputKind.DECODER_HIDDEN, OutputKind.VOCABULARY_LOGITS})
 # What headless models return. A pooler is part of sequence heads, which have an output of their own.
 PLAIN = frozenset({"last_hidden_state", "pooler_output", "encoder_last_hidden_state"})
 # How the fields are called in which models return a projection into a space that they share with another model.
@@ -57,3 +79,32 @@ def _values(output: Any) -> Iterable[Any]:
     if hasattr(output, "values") and not isinstance(output, Tensor):
         return output.values()  # type: ignore[no-any-return]
     return output if isinstance(output, (tuple, list)) else (output,)
+
+
+def output_kinds(head: Head, paired: bool, tail: bool, pooled: bool) -> tuple[OutputKind, ...]:
+    """What the served forward returns, in order.
+
+    Args:
+        paired: whether there is an encoder and a decoder.
+        tail: whether modules after the model make token embeddings of its rows.
+        pooled: whether a vector is made of each text.
+    """
+    kinds = (PAIR_OUTPUTS if paired else HEAD_OUTPUTS)[head]
+    kinds = (*kinds, OutputKind.TOKEN_EMBEDDING) if tail else kinds
+    return (*kinds, OutputKind.EMBEDDING) if pooled else kinds
+
+
+def describe_outputs(exported: ExportedProgram, kinds: tuple[OutputKind, ...], decodes: bool) -> tuple[Output, ...]:
+    """The outputs of the graph, with their widths.
+
+    Raises:
+        TraceError: a width is of no fixed size.
+    """
+    outputs = []
+    for kind, node in zip(kinds, graphs.outputs_of(exported), strict=True):
+        width = node.meta["val"].shape[-1]
+        if isinstance(width, torch.SymInt):
+            raise TraceError(f"The last dimension of {kind} follows the length of the text; a fixed width is served.")
+        along = TARGET if decodes and kind in DECODER_OUTPUTS else SEQUENCE
+        outputs.append(Output(kind.value, kind, int(width), along))
+    return tuple(outputs)

@@ -2,62 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.compat.torch import operator_name
 from headrace.errors import TraceError, non_finite
-from headrace.frontend.eager.borrowed import borrowed
-from headrace.frontend.eager.run import special_ids
-from headrace.frontend.eager.signature import DECODED, CallSignature, call, hidden_rows, positions, sample
+from headrace.frontend.eager.model import EagerModel
+from headrace.frontend.eager.signature import DECODED, hidden_rows, positions
 from headrace.ir import Limits, Positions, PositionSource
 
-LENGTH = 5
+# Tokens of one text.
+ALONE = 5
 GRAPH_LENGTHS = (4, 7)
 # Views and casts between an index and the table that it looks up.
 PLAIN = ("view", "expand", "clone", "_to_copy", "to", "unsqueeze", "squeeze", "slice", "select", "alias", "reshape")
 
 
-def find_offset(module: nn.Module, config: Any, signature: CallSignature, vocabulary: int) -> int:
-    """The first token's position, found by behaviour: explicit positions that change nothing, bit for bit.
+def with_defaults(model: EagerModel) -> EagerModel:
+    """The model given what it takes by itself: the first token's position, and types of zero where they change nothing.
 
-    The RoBERTa family starts past its padding id; others at 0. Nothing here knows their names.
+    Of most models one run without types and with positions from 0 says both; of others each is found on its own.
 
     Raises:
         TraceError: no small offset gives what the model gives by itself.
     """
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
-    with borrowed(module), torch.no_grad():
-        alone = _answer(call(module, signature, inputs))
+    if {"token_type_ids", "position_ids"} <= set(model.signature.inputs):
+        alone, placed = _answer(model.run(model.plain)), replace(model, offset=0).placed
+        if torch.isfinite(alone).all() and torch.equal(alone, _answer(model.without("token_type_ids").run(placed))):
+            return replace(model, offset=0)
+    return with_offset(without_added_types(model))
+
+
+def with_offset(model: EagerModel) -> EagerModel:
+    """The model with its first token's position, found by behaviour: positions that change nothing, bit for bit.
+
+    The RoBERTa family starts past its padding id; others at 0. Nothing here knows their names. Each offset is a run of
+    its own, held against the first run of all, where the model made its positions itself.
+
+    Raises:
+        TraceError: no small offset gives what the model gives by itself.
+    """
+    if "position_ids" not in model.signature.inputs:
+        return model
+    pad = getattr(model.config, "pad_token_id", None)
+    offsets = dict.fromkeys((0, *([pad + 1] if isinstance(pad, int) and pad >= 0 else []), 1, 2))
+    for inputs in _texts(model):
+        alone = _answer(model.run(inputs))
         if not torch.isfinite(alone).all():
             raise non_finite("The model's own forward on plain tokens", str(alone.dtype).removeprefix("torch."))
-        pad = getattr(config, "pad_token_id", None)
-        for offset in dict.fromkeys((0, *([pad + 1] if isinstance(pad, int) and pad >= 0 else []), 1, 2)):
-            try:
-                given = call(module, signature, inputs | {"position_ids": positions(1, LENGTH, offset)})
-            except IndexError:
-                continue
-            if torch.equal(alone, _answer(given)):
-                return offset
+        for offset in offsets:
+            placed = inputs | {"position_ids": positions(*_shape(inputs), offset)}
+            with suppress(IndexError):
+                if torch.equal(alone, _answer(model.run(placed))):
+                    return replace(model, offset=offset)
     raise TraceError(
         "The model takes position_ids, but no offset of 0, 1, 2 or past the padding id gives what it gives by itself."
     )
 
 
-def without_added_types(module: nn.Module, config: Any, signature: CallSignature, vocabulary: int) -> CallSignature:
+def without_added_types(model: EagerModel) -> EagerModel:
     """Leave token types out where zeros are not what the model takes by itself: GPT-2 adds a row for them."""
-    if "token_type_ids" not in signature.inputs:
-        return signature
-    kept = replace(signature, inputs=tuple(name for name in signature.inputs if name != "token_type_ids"))
-    inputs = sample(1, LENGTH, vocabulary, special_ids(config), marker=signature.marker)
-    with borrowed(module), torch.no_grad():
-        same = torch.equal(_answer(call(module, signature, inputs)), _answer(call(module, kept, inputs)))
-    return signature if same else kept
+    if "token_type_ids" not in model.signature.inputs:
+        return model
+    kept = model.without("token_type_ids")
+    same = any(torch.equal(_answer(model.run(x)), _answer(kept.run(x))) for x in _texts(model))
+    return model if same else kept
+
+
+def _texts(model: EagerModel) -> Iterator[dict[str, Tensor]]:
+    """The batch that is looked at first and, where that shows no bit for bit likeness, one text.
+
+    What a model makes by itself has one row for all texts, and a product of one row may round otherwise than of two.
+    """
+    yield model.plain
+    yield model.sample(1, ALONE)
+
+
+def _shape(inputs: dict[str, Tensor]) -> tuple[int, int]:
+    batch, length = inputs["input_ids"].shape
+    return batch, length
 
 
 def _answer(output: Any) -> Tensor:

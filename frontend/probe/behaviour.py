@@ -6,28 +6,25 @@ one, fully masked rows attend to everything and a causal model looks bidirection
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from headrace.frontend.capture.attention import Call, capture, implementation
-from headrace.frontend.eager.float64 import Widened
-from headrace.frontend.eager.run import DryRun, special_ids
+from headrace.frontend.eager.float64 import Widened, in_float64
+from headrace.frontend.eager.model import EagerModel
 from headrace.frontend.eager.signature import (
     Served,
     call,
     encoder_rows,
     head_rows,
-    hidden_rows,
     positions,
     rows_of,
-    sample,
     signature,
 )
 from headrace.frontend.probe.influence import Given, measured, rows_given
@@ -38,7 +35,8 @@ from headrace.sample import with_new_end
 # Above so many parameters the probe makes no float64 copy, and widens weights as they are read, which is slower; above
 # so many more it runs in the model's own dtype, since that would take minutes.
 COPIED_PARAMETERS, WIDENED_PARAMETERS = 100_000_000, 2_000_000_000
-SHORT_TARGET = 12
+# Rows of a decoder's target beside an array, and of runs that are short enough to be remembered.
+SHORT = 12
 # The halves of an encoder-decoder, and the input that holds the tokens of each.
 TEXT, TARGET = "text", "target"
 IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
@@ -49,16 +47,26 @@ Places = tuple[str | None, ...]
 T = TypeVar("T")
 
 
+class Ran(NamedTuple):
+    """What the copy returned, the backbone's rows (of an encoder-decoder, the decoder's), and the encoder's."""
+
+    output: Any
+    rows: Tensor
+    encoded: Tensor
+
+
 class Behaviour:
     """The eager module, ready to be perturbed."""
 
-    def __init__(self, served: Served, config: Any, seen: DryRun, offset: int) -> None:
+    def __init__(self, served: Served, model: EagerModel) -> None:
         """Keep the module; nothing is copied or run before the first measurement."""
-        self._served, self._module, self._seen = served, served.model, seen
+        self._served, self._module, self._seen = served, model.module, model.seen
         # Encoder and decoder are probed with a text and a target of their own, also where a head makes the latter.
-        inner = served.signature if seen.pair is None else signature(seen.pair)
-        self._signature = replace(inner, arrays=served.signature.arrays)
-        self._avoid, self._offset = special_ids(config), offset
+        inner = model.signature if self._seen.pair is None else signature(self._seen.pair)
+        self._signature = replace(inner, arrays=model.signature.arrays)
+        # What looks at the model returned is for them alone: a probe's runs are of a copy.
+        self._model = replace(model, signature=self._signature, samples={}, returned={})
+        self._ran: dict[Any, Ran] = {}
 
     @torch.no_grad()
     def outputs(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -136,7 +144,7 @@ class Behaviour:
             return inputs | {given.name: with_new_end(inputs[given.name], given) for given in arrays}
         ids = inputs[name].clone()
         others = self._inputs(length, seed=1)[name][0]
-        ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._seen.vocabulary)
+        ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._model.vocabulary)
         return inputs | {name: ids}
 
     def reach(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
@@ -188,8 +196,10 @@ class Behaviour:
                 continue
             widths = tuple(max(declared[call_order][1]) for declared in (small, other))
             if widths == tuple(map(rule, SHRUNK)):
+                self._ran.clear()
                 with set_to(config, name, SHRUNK[0]):
                     yield small
+                self._ran.clear()
                 return
         yield None
 
@@ -208,20 +218,28 @@ class Behaviour:
     def _inputs(self, length: int, seed: int = 0) -> dict[str, Tensor]:
         arrays = self._signature.arrays
         # A decoder of arrays may take a target shorter than their rows: what needs one as long is not measured.
-        target = min(length, SHORT_TARGET) if arrays else length
-        inputs = sample(1, length, self._seen.vocabulary, self._avoid, seed, target=target, arrays=arrays)
-        return inputs if arrays else inputs | {"position_ids": positions(1, length, self._offset)}
+        target = min(length, SHORT) if arrays else length
+        inputs = self._model.sample(1, length, seed, target)
+        return inputs if arrays else inputs | {"position_ids": positions(1, length, self._model.offset)}
 
     def _rows(self, inputs: dict[str, Tensor], half: str) -> Tensor:
-        encoded = self._seen.pair is not None and half == TEXT
-        module = self._probed if encoded else self._counterpart(self._seen.backbone)
-        read = encoder_rows if encoded else hidden_rows
-        with self._exact(), rows_of(module, read) as rows:
-            output = call(self._probed, self._signature, inputs)
+        run = self._ran.get(self._model.key(inputs)) or self._run(inputs)
+        if self._seen.pair is not None and half == TEXT:
+            return run.encoded
         # What comes after the backbone may look ahead too: a head's rows count where it has one a token.
-        after = None if encoded else head_rows(output)
-        after = after if after is not None and after.shape[:2] == rows[-1].shape[:2] and after.dim() == 3 else None
-        return rows[-1] if after is None else torch.cat([rows[-1], after.to(rows[-1].dtype)], -1)
+        after = head_rows(run.output)
+        after = after if after is not None and after.shape[:2] == run.rows.shape[:2] and after.dim() == 3 else None
+        return run.rows if after is None else torch.cat([run.rows, after.to(run.rows.dtype)], -1)
+
+    def _run(self, inputs: dict[str, Tensor]) -> Ran:
+        """Run the copy; short runs are remembered where rows were returned once: no rerun of a part is among them."""
+        backbone = self._counterpart(self._seen.backbone)
+        with self._exact(), rows_of(backbone) as rows, rows_of(self._probed, encoder_rows) as encoded:
+            output = call(self._probed, self._signature, inputs)
+        ran = Ran(output, rows[-1], encoded[-1])
+        if len(rows) == len(encoded) == 1 and ran.rows.shape[1] <= SHORT:
+            self._ran[self._model.key(inputs)] = ran
+        return ran
 
     def _counterpart(self, module: nn.Module) -> nn.Module:
         return counterpart(module, self._module, self._double)
@@ -256,23 +274,12 @@ class Behaviour:
 
         hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in found]
         try:
-            with self._exact():
-                call(self._probed, self._signature, inputs)
+            self._run(inputs)
         finally:
             for made in hooks:
                 made.remove()
         whole = {module for module, runs in found.items() if len(runs) == owners.count(module)}
         return [found[owner].pop(0) if owner in whole else None for owner in owners]
-
-
-def in_float64(module: nn.Module) -> nn.Module:
-    """A copy in float64, each weight widened as it is copied: no second copy as wide as the original is made first."""
-    held = [weight for weight in (*module.parameters(), *module.buffers()) if weight.is_floating_point()]
-    wide = {
-        id(p): nn.Parameter(p.data.double(), p.requires_grad) if isinstance(p, nn.Parameter) else p.double()
-        for p in held
-    }
-    return copy.deepcopy(module, wide).double()
 
 
 def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn.Module:

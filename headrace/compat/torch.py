@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.verifier import Verifier as ExportVerifier
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import _config as shapes
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     GuardOnDataDependentSymNode,
@@ -31,6 +34,7 @@ __all__ = [
     "ExportVerifier",
     "GuardOnDataDependentSymNode",
     "OpOverload",
+    "Standing",
     "TorchDispatchMode",
     "argument_names",
     "compile_code",
@@ -47,11 +51,15 @@ __all__ = [
     "returns_views",
     "scaled_mm",
     "schema_arguments",
+    "shapes_at_once",
     "specialized_floats",
+    "without_code",
     "without_modes",
+    "without_stacks",
     "writes",
 ]
 COMPOSITE = "CompositeImplicitAutograd"
+COMPOSITE_KEY = torch._C.DispatchKey.CompositeImplicitAutograd
 # The input that a guard of torch.export's asks something of.
 GUARDED = re.compile(r"L\['(\w+)'\]")
 # The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
@@ -95,6 +103,86 @@ def is_composite(target: OpOverload) -> bool:
 def without_modes() -> AbstractContextManager[Any]:
     """Run outside whatever traces at the moment: what is computed here enters no graph."""
     return _disable_current_modes()
+
+
+@contextmanager
+def without_stacks() -> Iterator[None]:
+    """Let traces note no stack of Python's for each of their nodes: a twentieth of a trace, and read by nobody here."""
+    before = getattr(torch.fx.config, "do_not_emit_stack_traces", None)
+    if before is None:  # a version that does not ask
+        yield
+        return
+    torch.fx.config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        torch.fx.config.do_not_emit_stack_traces = before
+
+
+def without_code() -> AbstractContextManager[Any]:
+    """Let the graphs that traces make on their way write their code when they are called, which they never are."""
+    return _use_lazy_graph_module(True)
+
+
+@contextmanager
+def shapes_at_once() -> Iterator[None]:
+    """Let traces work out what a linear layer and a layer norm return from their arguments' shapes.
+
+    Torch runs the operators that they are made of, with symbolic sizes, which is a third of a trace. Whoever records
+    those operators, and whoever computes, is given them as ever.
+    """
+    before = {operator: dict(operator.py_kernels) for operator in RESULTS}
+    for operator, result in RESULTS.items():
+        operator.py_kernels[COMPOSITE_KEY] = partial(_result, operator, result)
+        operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for operator, kernels in before.items():
+            operator.py_kernels.clear()
+            operator.py_kernels.update(kernels)
+            operator._dispatch_cache.clear()
+
+
+def _result(operator: OpOverload, result: Callable[..., Tensor | None], x: Tensor, *args: Any, **named: Any) -> Any:
+    if type(x) is FakeTensor and get_proxy_mode() is None and (made := result(x, *args, **named)) is not None:
+        return made
+    return operator._op_dk(COMPOSITE_KEY, x, *args, **named)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    fixed = isinstance(weight, FakeTensor) and weight.dim() == 2 and not weight._has_symbolic_sizes_strides
+    if not fixed or x.dim() < 2 or not _same_sizes(x.shape[-1:], weight.shape[1:]):
+        return None
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _layer_norm(x: Tensor, shape: Sequence[int], *_: Any, **_named: Any) -> Tensor | None:
+    fits = _same_sizes(x.shape[-len(shape) :], shape)
+    return torch.empty_like(x, memory_format=torch.contiguous_format) if fits else None
+
+
+def _same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether they are the same numbers; nothing is asked of free sizes, which would fix them."""
+    return all(type(size) is int for size in (*one, *other)) and list(one) == list(other)
+
+
+RESULTS: dict[OpOverload, Callable[..., Tensor | None]] = {
+    torch.ops.aten.linear.default: _linear,
+    torch.ops.aten.layer_norm.default: _layer_norm,
+}
+
+
+class Standing(Tensor):
+    """A tensor that holds nothing itself: its subclass's `__torch_dispatch__` says what each operator makes of it."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, held: Tensor, dtype: torch.dtype) -> Standing:
+        """Of the shape and on the device of what it stands for, which its subclass keeps."""
+        made: Standing = Tensor._make_wrapper_subclass(cls, held.shape, dtype=dtype, device=held.device)
+        return made
 
 
 def oblivious_sizes(oblivious: bool = True) -> AbstractContextManager[Any]:

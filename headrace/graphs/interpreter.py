@@ -58,6 +58,12 @@ def _widened(value: Any, wide: torch.dtype) -> Any:
     return wide if isinstance(value, torch.dtype) and value in SHORTER[wide] else value
 
 
+def _is_wide(exported: ExportedProgram, wide: torch.dtype) -> bool:
+    """Whether the graph holds no float of less width: there is nothing to widen."""
+    values = pytree.tree_leaves([node.meta.get("val") for node in exported.graph.nodes])
+    return not any(isinstance(value, Tensor) and value.dtype in SHORTER[wide] for value in values)
+
+
 @torch.no_grad()
 def run(
     exported: ExportedProgram,
@@ -78,6 +84,8 @@ def run(
         The outputs in order, and the values of the nodes named in `taps`.
     """
     tapped, bound = frozenset(taps), bindings(exported, inputs, weights)
+    if widened is not None and weights is None and _is_wide(exported, widened):
+        widened = None
     if not tapped and widened is None:  # the graph's own code does the same without an interpreter's work a node
         return tuple(exported.graph_module(*bound)), {}
     interpreter = _Tapped(exported.graph_module, tapped, widened)

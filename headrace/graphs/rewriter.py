@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export import ExportedProgram, ModuleCallEntry
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
 
 from headrace.compat.torch import ExportVerifier, guarded, pytree
 from headrace.graphs.signature import inputs_of
@@ -25,9 +25,9 @@ def rewrite(exported: ExportedProgram, edit: Edit, functional: bool = False) -> 
     Args:
         functional: the copy counts as one without writes in place, which torch.export's own graphs may hold.
     """
-    module = copy.deepcopy(exported.graph_module)
-    edit(module.graph)
-    return _rebuilt(exported, module, keep=None, verifiers=[ExportVerifier] if functional else None)
+    graph = copy.deepcopy(exported.graph)
+    edit(graph)
+    return _rebuilt(exported, graph, keep=None, verifiers=[ExportVerifier] if functional else None)
 
 
 def keep_outputs(
@@ -38,13 +38,13 @@ def keep_outputs(
     Args:
         optional: inputs that are dropped too where no kept output reads one of them.
     """
-    module = copy.deepcopy(exported.graph_module)
-    output = module.graph.output_node()
+    graph = copy.deepcopy(exported.graph)
+    output = graph.output_node()
     returned: Any = output.args[0]
     output.args = (tuple(returned[i] for i in keep),)
-    measure_elsewhere(module.graph, optional)
-    drop_assertions(module.graph)
-    return _rebuilt(exported, module, keep, optional)
+    measure_elsewhere(graph, optional)
+    drop_assertions(graph)
+    return _rebuilt(exported, graph, keep, optional)
 
 
 def drop_mutations(exported: ExportedProgram) -> ExportedProgram:
@@ -56,29 +56,28 @@ def drop_mutations(exported: ExportedProgram) -> ExportedProgram:
 
 def replace_output(exported: ExportedProgram, make: Callable[[fx.Graph], fx.Node]) -> ExportedProgram:
     """A copy that returns one value, which `make` computes at the end of the graph, and holds what that reads."""
-    module = copy.deepcopy(exported.graph_module)
-    output = module.graph.output_node()
-    with module.graph.inserting_before(output):
-        output.args = ((make(module.graph),),)
-    drop_assertions(module.graph)
-    return _rebuilt(exported, module, keep=(0,))
+    graph = copy.deepcopy(exported.graph)
+    output = graph.output_node()
+    with graph.inserting_before(output):
+        output.args = ((make(graph),),)
+    drop_assertions(graph)
+    return _rebuilt(exported, graph, keep=(0,))
 
 
 def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> ExportedProgram:
     """A copy that holds more weights, each a placeholder of its name that nothing reads yet."""
-    module, signature = copy.deepcopy(exported.graph_module), copy.deepcopy(exported.graph_signature)
-    first = next(iter(module.graph.nodes))
-    mode = fake_mode(module.graph)
-    with module.graph.inserting_before(first):
+    graph, signature = copy.deepcopy(exported.graph), copy.deepcopy(exported.graph_signature)
+    first = next(iter(graph.nodes))
+    mode = fake_mode(graph)
+    with graph.inserting_before(first):
         for name, weight in weights.items():
-            module.graph.placeholder(name).meta["val"] = mode.from_tensor(weight, static_shapes=True)
+            graph.placeholder(name).meta["val"] = mode.from_tensor(weight, static_shapes=True)
     specs = [InputSpec(InputKind.PARAMETER, TensorArgument(name), name) for name in weights]
     signature.input_specs = [*specs, *signature.input_specs]
     held = {name: torch.nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
-    module.recompile()
     made = ExportedProgram(
-        root=module,
-        graph=module.graph,
+        root=exported.graph_module,
+        graph=graph,
         graph_signature=signature,
         state_dict={**held, **exported.state_dict},
         range_constraints=exported.range_constraints,
@@ -114,50 +113,51 @@ def sparing(exported: ExportedProgram) -> ExportedProgram:
 
 def _rebuilt(
     exported: ExportedProgram,
-    module: fx.GraphModule,
+    graph: fx.Graph,
     keep: tuple[int, ...] | None,
     optional: frozenset[str] = frozenset(),
     verifiers: list[type[ExportVerifier]] | None = None,
 ) -> ExportedProgram:
-    module.graph.eliminate_dead_code()
-    read = any(node.users for node in module.graph.nodes if node.op == "placeholder" and node.name in optional)
-    unused = drop_unused(module.graph, set(inputs_of(exported)) - (set() if read else optional))
-    module.graph.lint()
-    module.recompile()
+    graph.eliminate_dead_code()
+    read = any(node.users for node in graph.nodes if node.op == "placeholder" and node.name in optional)
+    unused = drop_unused(graph, set(inputs_of(exported)) - (set() if read else optional))
     signature = copy.deepcopy(exported.graph_signature)
     signature.input_specs = [spec for spec in signature.input_specs if spec.arg.name not in unused]
-    results: Any = module.graph.output_node().args[0]
+    results: Any = graph.output_node().args[0]
     specs = signature.output_specs if keep is None else [signature.output_specs[i] for i in keep]
     for spec, node in zip(specs, results, strict=True):
         spec.arg.name = node.name
     signature.output_specs = list(specs)
-    first, *others = exported.module_call_graph
-    assert first.signature is not None
-    out_spec = pytree.tree_flatten(tuple(range(len(specs))))[1]
-    # Inputs are given by name: their part of the specification is the keywords of a call.
-    names = [name for name in inputs_of(exported) if name not in unused]
-    in_spec = pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1]
-    whole = replace(
-        first.signature,
-        inputs=[given for given in first.signature.inputs if given.name in names],
-        outputs=[spec.arg for spec in specs],
-        in_spec=in_spec,
-        out_spec=out_spec,
-        forward_arg_names=names,
-    )
     used = {str(spec.target) for spec in signature.input_specs if spec.target is not None}
     made = ExportedProgram(
-        root=module,
-        graph=module.graph,
+        root=exported.graph_module,
+        graph=graph,
         graph_signature=signature,
         state_dict={name: value for name, value in exported.state_dict.items() if name in used},
         range_constraints=exported.range_constraints,
-        module_call_graph=[replace(first, signature=whole), *others],
+        module_call_graph=_call_graph(exported, unused, specs),
         example_inputs=_without(exported.example_inputs, unused),
         constants={name: value for name, value in exported.constants.items() if name in used},
         verifiers=verifiers or exported.verifiers,
     )
     return guarded(made, inputs_of(made))
+
+
+def _call_graph(exported: ExportedProgram, unused: frozenset[str], outputs: list[OutputSpec]) -> list[ModuleCallEntry]:
+    """How the whole is called: by the names of the inputs that are left, returning so many outputs."""
+    first, *others = exported.module_call_graph
+    assert first.signature is not None
+    # Inputs are given by name: their part of the specification is the keywords of a call.
+    names = [name for name in inputs_of(exported) if name not in unused]
+    whole = replace(
+        first.signature,
+        inputs=[given for given in first.signature.inputs if given.name in names],
+        outputs=[spec.arg for spec in outputs],
+        in_spec=pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1],
+        out_spec=pytree.tree_flatten(tuple(range(len(outputs))))[1],
+        forward_arg_names=names,
+    )
+    return [replace(first, signature=whole), *others]
 
 
 def _without(example: Any, unused: frozenset[str]) -> Any:

@@ -27,7 +27,7 @@ class MeasurePadding:
 
     @torch.no_grad()
     def __call__(self, program: Program) -> Program:
-        """Run one sequence alone and padded on the right, and compare every output on the real rows."""
+        """Run one sequence alone, and padded on the right beside a longer one: its real rows must answer alike."""
         if program.signature.arrays:
             # Nothing says which rows would be padding's, so none is ever added.
             _refuse_mixed_rows(program, wide_outputs(program, sample.one(program, LENGTH)), LENGTH)
@@ -37,13 +37,16 @@ class MeasurePadding:
         if length < 1:
             return program.with_(padding=PaddingRule.UNPADDED)
         alone = wide_outputs(program, sample.one(program, length))
-        _refuse_mixed_rows(program, alone, length)
-        padded = wide_outputs(program, sample.one(program, length, padded_to))
-        # What one number of the whole batch decides may turn only on texts longer than these.
-        exact = shared_value(program) is None and all(
-            same(one, two[:, : one.shape[1]] if output.kind in PER_TOKEN_OUTPUTS else two)
-            for output, one, two in zip(program.signature.outputs, alone, padded, strict=True)
+        padded, other = sample.one(program, length, padded_to), sample.one(program, padded_to, seed=1)
+        together = wide_outputs(program, {name: torch.cat([padded[name], other[name]]) for name in padded})
+        exact = all(
+            same(one, two[:1, : one.shape[1]] if output.kind in PER_TOKEN_OUTPUTS else two[:1])
+            for output, one, two in zip(program.signature.outputs, alone, together, strict=True)
         )
+        if not exact:  # because of the padding, or of what is beside it
+            _refuse_mixed_rows(program, alone, length)
+        # What one number of the whole batch decides may turn only on texts longer than these.
+        exact = exact and shared_value(program) is None
         return program.with_(padding=PaddingRule.EXACT if exact else PaddingRule.UNPADDED)
 
 

@@ -65,6 +65,8 @@ class Probe:
             )
         if not program.nodes.attention and not program.nodes.recurrent:
             return program
+        # First, since the stack's run on as many rows is one of these.
+        seen = self.measured(program)
         if paired(program):
             encoder_decoder.require(
                 encoder_decoder.findings(program, self.eager, min(length, SHORTEST), ROUTED_TOLERANCE)
@@ -72,7 +74,6 @@ class Probe:
             recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.recurrent)
         else:
             recurrent = self._stack(program, min(length, SHORTEST))
-        seen = self.measured(program)
         specs = tuple(self.judged(program, spec, *seen[spec.type]) for spec in program.nodes.attention)
         return program.with_(attention=specs, recurrent=recurrent)
 

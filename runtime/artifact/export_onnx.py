@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
 from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
@@ -21,6 +21,10 @@ from headrace.runtime.text.validate import require_choice
 from headrace.tasks import answering, refusal, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
+
+if TYPE_CHECKING:
+    from headrace.backends.onnx.check.report import Report
+    from headrace.backends.onnx.profiles import Profile
 
 REPORT, TOKENIZER_CONFIG = "verification.json", "tokenizer_config.json"
 # Outputs that cost nothing beside another: an embedding is pooled from the rows.
@@ -65,64 +69,98 @@ def export_onnx(
             model's own folder links to files outside it.
         InputError, TargetError, TaskNotEnabledError: it cannot be exported so.
     """
-    from headrace.backends.onnx.check.verify import verify
-    from headrace.backends.onnx.export.graph import build
-    from headrace.backends.onnx.export.weights import SUFFIXES, convert, write
     from headrace.backends.onnx.profiles import find_profile
-    from headrace.backends.onnx.target import EXTERNAL_FROM
 
     chosen = find_profile(profile)
+    _require_options(dtype, finished, force, external_from)
+    require_own(side_files)
+    if not program.signature.arrays:  # a limit that loading would refuse
+        find_bound(tokenizer, program, max_length, token_budget)
+    _require_program(program, dtype)
+    program = program.placeless()
+    wanted = _task(program, task)
+    require_same(folder, program.source, wanted.value, {"profile": profile, "dtype": dtype})
+    kept = _kept(program, wanted)
+    with sparing_the_old(), new_folder(folder) as (work, place):
+        held = _write_side_files(work, own_copy(tokenizer), side_files, alone=program.facts.text.chat is None)
+        made_by = {"headrace": __version__, "task": wanted.value, "tokenizer": held}
+        name = _write_model(work, kept, chosen, dtype, finished, made_by, external_from)
+        report = _verify(work / name, kept, chosen, dtype, required=not force)
+        _write_json(work / REPORT, encode(report))
+        content = {
+            "libraries": {},
+            "target": "onnx",
+            "task": wanted.value,
+            "max_length": max_length,
+            "token_budget": token_budget,
+            "program": encode(program.with_(exported=None)),
+            "lanes": _lanes(kept, name),
+            "tokenizer": held,
+            "export": {"profile": profile, "dtype": dtype, "finished": finished, "report": REPORT},
+        }
+        write_manifest(work, content)
+    return place
+
+
+def _require_options(dtype: Any, finished: Any, force: Any, external_from: Any) -> None:
+    from headrace.backends.onnx.export.weights import SUFFIXES
+
     if not isinstance(dtype, str) or dtype not in SUFFIXES:
         raise InputError(f"dtype is {dtype!r}; an ONNX model is exported in {', '.join(SUFFIXES)}.")
     _require_size(external_from)
     require_choice("finished", finished)
     require_choice("force", force)
-    require_own(side_files)
-    if not program.signature.arrays:  # a limit that loading would refuse
-        find_bound(tokenizer, program, max_length, token_budget)
+
+
+def _require_program(program: Program, dtype: str) -> None:
     if program.exported is None:
         raise ArtifactError("A saved model holds no graph to export. Export from the model that it was made of.")
     if program.dtype != "float32":
         raise InputError(
             f"The program is in {program.dtype}; an export begins from float32 and takes dtype={dtype!r} from there."
         )
-    program = program.placeless()
-    wanted = _task(program, task)
-    require_same(folder, program.source, wanted.value, {"profile": profile, "dtype": dtype})
-    kept = _kept(program, wanted)
-    with sparing_the_old(), new_folder(folder) as (work, place):
-        (work / "onnx").mkdir()
-        name = f"onnx/model{SUFFIXES[dtype]}.onnx"
-        held = _write_side_files(work, own_copy(tokenizer), side_files, alone=program.facts.text.chat is None)
-        model = build(kept, chosen, finished, {"headrace": __version__, "task": wanted.value, "tokenizer": held})
-        limit = EXTERNAL_FROM if external_from is None else external_from
-        plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
-        write(model, plain, limit)
-        if dtype != "float32":
-            convert(plain, work / name, dtype, limit)
-        report = verify(work / name, kept, chosen, dtype)
-        if not force:
-            report.require(f"The export of {program.source.name} as {profile} in {dtype}")
-        _write_json(work / REPORT, encode(report))
-        lanes = {
-            output.kind.value: {"file": name, "program": encode(_alone(kept, output.kind))}
-            for output in kept.signature.outputs
-        }
-        write_manifest(
-            work,
-            {
-                "libraries": {},
-                "target": "onnx",
-                "task": wanted.value,
-                "max_length": max_length,
-                "token_budget": token_budget,
-                "program": encode(program.with_(exported=None)),
-                "lanes": lanes,
-                "tokenizer": held,
-                "export": {"profile": profile, "dtype": dtype, "finished": finished, "report": REPORT},
-            },
-        )
-    return place
+
+
+def _write_model(
+    work: Path,
+    program: Program,
+    profile: Profile,
+    dtype: str,
+    finished: bool,
+    made_by: dict[str, Any],
+    external_from: int | None,
+) -> str:
+    """Write the model, in float32 first and then in the dtype: its file within the folder."""
+    from headrace.backends.onnx.export.graph import build
+    from headrace.backends.onnx.export.weights import SUFFIXES, convert, write
+    from headrace.backends.onnx.target import EXTERNAL_FROM
+
+    name = f"onnx/model{SUFFIXES[dtype]}.onnx"
+    limit = EXTERNAL_FROM if external_from is None else external_from
+    plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
+    (work / "onnx").mkdir()
+    write(build(program, profile, finished, made_by), plain, limit)
+    if dtype != "float32":
+        convert(plain, work / name, dtype, limit)
+    return name
+
+
+def _verify(model: Path, program: Program, profile: Profile, dtype: str, required: bool) -> Report:
+    """How the written model answers beside the program, which is `required` to hold."""
+    from headrace.backends.onnx.check.verify import verify
+
+    report = verify(model, program, profile, dtype)
+    if required:
+        report.require(f"The export of {program.source.name} as {profile.name} in {dtype}")
+    return report
+
+
+def _lanes(program: Program, file: str) -> dict[str, Any]:
+    """The outputs that the file answers, each with its program."""
+    return {
+        output.kind.value: {"file": file, "program": encode(_alone(program, output.kind))}
+        for output in program.signature.outputs
+    }
 
 
 def require_open(options: Mapping[str, Any], settled: tuple[str, ...], where: str) -> None:

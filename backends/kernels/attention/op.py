@@ -128,17 +128,25 @@ def launch(
     assert form.scale > 0, "the kernel takes the largest score before it scales"
     assert q.stride(2) == k.stride(2) == v.stride(2) == 1, "a head's elements lie side by side"
     assert (bias is None) == (form.bias_kind == BiasKind.NONE), "a bias and its kind come together"
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
-    pack = packed_heads(group, blocks.pack)
+    pack = packed_heads(q.shape[1] // k.shape[1], blocks.pack)
     assert work.rows * pack <= blocks.m, f"tiles of {work.rows} rows of {pack} heads do not fit in {blocks.m}"
-    chunked = form.kind == MaskKind.CHUNKED
     # What a constant leaves unused still needs a tensor.
     arguments = (
         q, k, v, out, work.tiles, q if sinks is None else sinks, q if bias is None else bias,
         q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1), out.stride(0), out.stride(1),
         0 if bias is None else bias.stride(0),
     )  # fmt: skip
-    constants = {
+    return arguments, _constants(q, k, v, form, sinks, bias, blocks)
+
+
+def _constants(
+    q: Tensor, k: Tensor, v: Tensor, form: Form, sinks: Tensor | None, bias: Tensor | None, blocks: Blocks
+) -> dict[str, Any]:
+    """What the kernel is compiled for."""
+    heads, group = q.shape[1], q.shape[1] // k.shape[1]
+    pack = packed_heads(group, blocks.pack)
+    chunked = form.kind == MaskKind.CHUNKED
+    return {
         "SCALE": form.scale,
         "SOFTCAP": form.softcap,
         "PROGRAMS": heads // pack,
@@ -160,7 +168,6 @@ def launch(
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
     }
-    return arguments, constants
 
 
 def padded(head_dim: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 
 from headrace.frontend.eager import float64
-from headrace.frontend.eager.float64 import Widened
+from headrace.frontend.eager.float64 import Widened, in_float64
 from headrace.frontend.load import checkpoint
 from headrace.frontend.probe import behaviour
 from headrace.frontend.trace import trace
@@ -27,6 +28,22 @@ def test_everything_is_wide_and_the_weights_stay() -> None:
         copied = model.double()(torch.tensor([[5, 6, 7]])).last_hidden_state
     # The copy still rounds where the model's code names float32.
     torch.testing.assert_close(rows, copied, rtol=1e-5, atol=1e-5)
+
+
+def test_of_a_table_the_rows_that_are_looked_up_are_widened_and_all_of_it_for_anything_else() -> None:
+    model, ids = build("bert", "AutoModelForMaskedLM"), torch.tensor([[5, 6, 7]])
+    copied, cast = in_float64(model), copy.deepcopy(model).double()
+    words, places = copied.bert.embeddings.word_embeddings.weight, copied.bert.embeddings.position_embeddings.weight
+    assert words is copied.cls.predictions.decoder.weight
+    with torch.no_grad():
+        assert torch.equal(copied(ids).logits, cast(ids).logits)
+    assert isinstance(words, torch.nn.Parameter)
+    assert [table.dtype for table in (words, places)] == [torch.float64] * 2
+    assert [bool(table.kept) for table in (words, places)] == [True, False]
+    places.data[3] = 0.0
+    with torch.no_grad():
+        assert not copied.bert.embeddings.position_embeddings(torch.tensor([3])).any()
+    assert model.bert.embeddings.position_embeddings.weight[3].any()
 
 
 @pytest.mark.parametrize(("name", "head"), MODELS)

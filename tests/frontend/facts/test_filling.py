@@ -12,8 +12,8 @@ import torch
 import headrace
 from headrace.errors import InputError, TraceError
 from headrace.frontend.capture.attention import evaluating
-from headrace.frontend.eager.run import dry_run
-from headrace.frontend.eager.signature import signature
+from headrace.frontend.eager.model import EagerModel
+from headrace.frontend.eager.run import look
 from headrace.frontend.facts.filling import read_filling, reads_last_position
 from headrace.ir import Filling, Limits
 from tests.tiny import PAD, build
@@ -143,6 +143,4 @@ def test_the_shorter_of_two_lengths_and_the_tokenizers_side() -> None:
 def test_which_vectors_are_of_the_last_position(name: str, head: str, last: bool) -> None:
     module = build(name, head)
     with evaluating(module):
-        accepted = signature(module)
-        seen = dry_run(module, module.config, accepted)
-        assert reads_last_position(module, module.config, accepted, seen, 0) is last
+        assert reads_last_position(look(EagerModel.of(module, module.config))) is last

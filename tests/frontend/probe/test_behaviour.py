@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headrace.frontend.probe.behaviour import in_float64
+from headrace.frontend.eager.float64 import in_float64
 from headrace.frontend.trace import trace
 from headrace.ir import Verdict
 from headrace.lowering.pipeline import analyse

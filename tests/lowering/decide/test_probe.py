@@ -184,7 +184,7 @@ def test_a_shrunk_window_that_the_model_does_not_keep_is_refused(traced):
             return [{k: frozenset(range(k + 1, length)) for k in keys} for _ in program.nodes.attention]
 
     behaviour = made.behaviour
-    ignores = Ignores(behaviour._served, behaviour._module.config, behaviour._seen, behaviour._offset)
+    ignores = Ignores(behaviour._served, behaviour._model)
     with pytest.raises(
         AttentionTypeError, match=r"attention \(model.layers.0.self_attn\) is declared DECODER \(causal"
     ):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace import graphs
 from headrace.backends import backend as find_backend
+from headrace.backends.interface import Backend
 from headrace.errors import InputError, ParityError
 from headrace.frontend.load.checkpoint import find_folder
 from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, Program, Role, Task
@@ -82,28 +83,36 @@ def record(
         ParityError: the model cannot be compared node by node, or its traced graph does not answer as it does.
         HeadraceError: it cannot be loaded, traced, typed or run here.
     """
+    _require(precisions, seed)
+    require_place(out, MANIFEST)
+    backend, folder = find_backend(target), find_folder(source, revision, trust_remote_code)
+    with new_folder(out, MANIFEST) as (work, _):
+        tracing = Tracing(folder, prefill, (pooling,) if isinstance(pooling, str) else pooling, trust_remote_code)
+        traced = {dtype: tracing(dtype) for dtype in precisions}
+        bundle = recorded(tracing("float64"), traced, _task(next(iter(traced.values())).analysed, task), seed)
+        recording = replace(
+            bundle.recording, model=_name(source), prefill=prefill, pooling=tracing.pooling,
+            carries_weights=_carried(folder, work),
+        )  # fmt: skip
+        return _checked(replace(bundle, recording=recording), backend, traced, work)
+
+
+def _checked(bundle: Bundle, backend: Backend, traced: Mapping[str, Traced], work: Path) -> Result:
+    """What this machine's target makes of the bundle, which is written with that."""
+    bundle = replace(bundle, recording=replace(bundle.recording, environment=environment(backend.name)))
+    result = measure_bundle(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
+    result.write(work / RECORDED)
+    return replace(result, bundle=write_bundle(bundle, work))
+
+
+def _require(precisions: object, seed: object) -> None:
+    """Refuse dtypes and seeds that nothing is recorded in."""
     if isinstance(precisions, str) or not isinstance(precisions, Sequence) or not precisions:
         raise InputError(f"precisions is {precisions!r}; a list of these is accepted: {', '.join(SLACK)}.")
     if not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed is {seed!r}; an int of 0 and above is accepted.")
     if wrong := [dtype for dtype in precisions if dtype not in SLACK]:
         raise InputError(f"precisions has {', '.join(map(str, wrong))}; choose from {', '.join(SLACK)}.")
-    require_place(out, MANIFEST)
-    backend = find_backend(target)
-    folder = find_folder(source, revision, trust_remote_code)
-    with new_folder(out, MANIFEST) as (work, _):
-        tracing = Tracing(folder, prefill, (pooling,) if isinstance(pooling, str) else pooling, trust_remote_code)
-        traced = {dtype: tracing(dtype) for dtype in precisions}
-        chosen = _task(next(iter(traced.values())).analysed, task)
-        bundle = recorded(tracing("float64"), traced, chosen, seed)
-        recording = replace(
-            bundle.recording, model=_name(source), prefill=prefill, pooling=tracing.pooling,
-            environment=environment(backend.name), carries_weights=_carried(folder, work),
-        )  # fmt: skip
-        bundle = replace(bundle, recording=recording)
-        result = measure_bundle(bundle, backend, {dtype: one.analysed for dtype, one in traced.items()})
-        result.write(work / RECORDED)
-        return replace(result, bundle=write_bundle(bundle, work))
 
 
 def _task(analysed: Program, wish: str | None) -> Task:
