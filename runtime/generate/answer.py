@@ -22,6 +22,8 @@ from headrace.runtime.generate.stopping import FinishReason, Stopping, StopRules
 
 Ids = NDArray[np.int64]
 MASK = (1 << 64) - 1
+# The first room for tokens: the most that may come is often far more than what comes.
+GROWN = 256
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Answer:
         rules = StopRules(start.ends, start.options.stop, start.least, start.most)
         self._stopping = Stopping(start.vocabulary, rules)
         self._logprobs: list[TokenLogprob] = []
-        self._new = np.zeros(start.most, np.int64)
+        self._new = np.zeros(min(start.most, GROWN), np.int64)
 
     @property
     def new(self) -> Ids:
@@ -143,6 +145,8 @@ class Answer:
 
     def push(self, token: int, logprob: TokenLogprob | None = None) -> FinishReason | None:
         """The next token; why the answer ends with it, None where it goes on."""
+        if self.place == len(self._new):
+            self._new = np.concatenate([self._new, np.zeros_like(self._new)])
         self._new[self.place] = token
         if logprob is not None:
             self._logprobs.append(logprob)

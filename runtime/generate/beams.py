@@ -110,7 +110,7 @@ class BeamSearch:
         self.keep = min(max(2, 1 + len(start.ends)) * count, count * width)
         self.scores: Scores = np.array([0, *[OUT] * (count - 1)], np.float32)
         self.done = False
-        self._place, self._hopeful = 0, True
+        self._place = 0
         self._ids = np.zeros((count, start.most), np.int64)
         # Of whole texts the best, as many as beams: placeholders before there are so many.
         self._whole: list[Ids] = [np.empty(0, np.int64)] * count
@@ -156,9 +156,8 @@ class BeamSearch:
         """Take those that ended and are among the best among the whole ones, by their score over their length."""
         count = self._beams.count
         among = ended & (np.arange(len(scores)) < count)
-        full = self._beams.stop is BeamStop.FIRST and bool(self._is_whole.all())
         measured = scores / np.float32(self._place**self._beams.length_penalty)
-        measured = measured + OUT * (full + (not self._hopeful)) + OUT * ~among
+        measured = np.where(among, measured, OUT)
         merged = np.concatenate([self._whole_scores, measured.astype(np.float32)])
         best = _best(merged, count)
         texts = [*self._whole, *made]
@@ -172,9 +171,8 @@ class BeamSearch:
         length = self._start.most if longest else self._place
         possible = self.scores[0] / np.float32(length**beams.length_penalty)
         worst = np.where(self._is_whole, self._whole_scores.min(), OUT)
-        self._hopeful = self._hopeful and bool((possible > worst).any())
         enough = beams.stop is BeamStop.FIRST and bool(self._is_whole.all())
-        return not self._hopeful or enough or all_ended
+        return enough or all_ended or not bool((possible > worst).any())
 
 
 def _best(scores: Scores, count: int) -> NDArray[np.intp]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from typing import Any
 
+from headrace.runtime.text.tokenizer_equivalence import PROBES
 from headrace.runtime.text.tokenizers_only import TIDIED
 
 # What stands for bytes that are no whole character, yet.
@@ -35,7 +37,18 @@ class Vocabulary:
 
     def decode(self, ids: list[int]) -> str:
         """Token ids as text."""
-        return str(self._tokenizer.decode(ids, skip_special_tokens=self._skip))
+        return str(self._decode(ids))
+
+    @cached_property
+    def _decode(self) -> Callable[[list[int]], str]:
+        """The tokenizers library itself where it decodes alike: what lies around it takes longer than a few tokens."""
+        decode = partial(self._tokenizer.decode, skip_special_tokens=self._skip)
+        library = getattr(self._tokenizer, "backend_tokenizer", None)
+        if library is None or self.tidies:
+            return decode
+        direct = partial(library.decode, skip_special_tokens=self._skip)
+        probed = (library.encode(text).ids for text in PROBES)
+        return direct if all(direct(ids) == decode(ids) for ids in probed) else decode
 
     def ends_in_byte(self, ids: list[int]) -> bool:
         """Whether the last token that reads as anything is spelled as a byte."""

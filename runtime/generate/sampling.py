@@ -6,12 +6,14 @@ hash, and what is narrowed by is a score and no place in a sorted list, where eq
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headrace.runtime.generate.batch import Draw, Entries, History, SamplingBatch
+from headrace.runtime.generate.batch import Draw, Entries, History, Row, SamplingBatch
+from headrace.runtime.generate.generation import TokenLogprob
 
 # A row's largest probability as an integer: 2 ** 22 tokens of it still have a sum in 63 bits.
 ONE = float(1 << 40)
@@ -62,6 +64,27 @@ def sample(logits: Tensor, rows: SamplingBatch) -> Sampled:
         return Sampled(ids, own)
     top = known.topk(min(rows.logprobs, logits.shape[1]))
     return Sampled(ids, own, top.indices, top.values)
+
+
+def known_logprobs(found: Sampled, rows: Sequence[Row]) -> list[TokenLogprob | None]:
+    """What each row asked to know of its token, None where it asked nothing.
+
+    Args:
+        found: on the host.
+    """
+    asked = [row.options.logprobs for row in rows]
+    if found.logprobs is None:
+        return [None] * len(rows)
+    own = zip(found.ids.tolist(), found.logprobs.tolist(), strict=True)
+    if found.top_ids is None or found.top_logprobs is None:
+        top: list[list[tuple[int, float]]] = [[] for _ in rows]
+    else:
+        pairs = zip(found.top_ids.tolist(), found.top_logprobs.tolist(), strict=True)
+        top = [list(zip(ids, values, strict=True)) for ids, values in pairs]
+    return [
+        None if count is None else TokenLogprob(token, value, tuple(others[:count]))
+        for count, (token, value), others in zip(asked, own, top, strict=True)
+    ]
 
 
 def adjust(logits: Tensor, rows: SamplingBatch) -> Tensor:

@@ -108,14 +108,17 @@ class Stopping:
         """Whether a stop string is there that was not whole before it could stop anything."""
         assert self._detokenizer is not None
         self._catch_up(self._detokenizer)
-        text = self._detokenizer.text + self._detokenizer.tail
+        text, tail = self._detokenizer.text, self._detokenizer.tail
         if not late:
-            self._early = len(text)
+            self._early = len(text) + len(tail)
             return False
-        starts = {one: max(self._from, self._early - len(one) + 1) for one in self._rules.strings}
-        self._cut = min((place for one, start in starts.items() if (place := text.find(one, start)) >= 0), default=None)
+        starts = {one: max(0, self._from, self._early - len(one) + 1) for one in self._rules.strings}
+        first = min(len(text), *starts.values())
+        part = text[first:] + tail  # a text may be long, and what is new of it short
+        found = (part.find(one, start - first) for one, start in starts.items())
+        self._cut = min((first + place for place in found if place >= 0), default=None)
         # What is sure was looked through, but for the beginnings of stop strings at its end.
-        self._from = max(self._from, len(self._detokenizer.text) - self._longest + 1)
+        self._from = max(self._from, len(text) - self._longest + 1)
         return self._cut is not None
 
     def _held_back(self, text: str) -> int:

@@ -16,7 +16,7 @@ from headrace.runtime.generate.answer import Model, Start, begin_answers, seed_o
 from headrace.runtime.generate.batch import SamplingBatch, batched
 from headrace.runtime.generate.generation import Generation, TokenLogprob
 from headrace.runtime.generate.options import GenerateOptions, read_options
-from headrace.runtime.generate.sampling import sample
+from headrace.runtime.generate.sampling import known_logprobs, sample
 from headrace.runtime.generate.stopping import FinishReason
 from tests import tiny, trained
 
@@ -48,11 +48,9 @@ def answered(kind: str, prompts: list[list[int]], decoding: Decoding, options: G
             given = {"input_ids": torch.tensor([sources[number]]), "decoder_input_ids": ids}
             rows.append(module(**(given if pair(kind) else {"input_ids": ids})).logits[0, -1])
         found = sample(torch.stack(rows), batched([answers[number].row for number in going], width))
+        known = known_logprobs(found, [answers[number].row for number in going])
         for place, number in enumerate(going):
-            known = (
-                None if found.logprobs is None else TokenLogprob(int(found.ids[place]), float(found.logprobs[place]))
-            )
-            answers[number].push(int(found.ids[place]), known)
+            answers[number].push(int(found.ids[place]), known[place])
     return [one.generation() for one in answers]
 
 
@@ -114,6 +112,18 @@ def test_seeds_of_answers_are_apart() -> None:
 def test_an_answer_without_a_seed_draws_one() -> None:
     made = [begin_answers(Model(Decoding(), 50), np.array([1]), GenerateOptions(temperature=1.0))[0] for _ in range(8)]
     assert len({one.row.seed for one in made}) == 8
+
+
+def test_a_source_that_is_no_text_has_no_tokens() -> None:
+    """Of a speech model, whose encoder reads arrays."""
+    model = Model(Decoding(start=(7, 8), ends=(2,), encoder_no_repeat=3), 50)
+    (answer,) = begin_answers(model, np.empty(0, np.int64), GenerateOptions(max_new_tokens=600), source=True)
+    assert answer.row.prompt.tolist() == [7, 8]
+    for token in [*range(10, 40)] * 19:
+        assert answer.push(token) is None
+    assert answer.row.new.tolist() == [*range(10, 40)] * 19
+    assert answer.push(2) is FinishReason.STOP
+    assert answer.generation().prompt_tokens == 0
 
 
 def test_log_probabilities_are_kept() -> None:

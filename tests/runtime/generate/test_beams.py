@@ -56,6 +56,7 @@ def searched(kind: str, prompts: list[list[int]], config: dict[str, Any], **give
         {"num_beams": 4, "renormalize_logits": True, "bad_words_ids": [[0], [8], [40, 41]], "forced_eos_token_id": 2},
         {"num_beams": 4, "no_repeat_ngram_size": 2, "min_length": 6, "max_length": 13, "early_stopping": True},
         {"num_beams": 2, "repetition_penalty": 1.6, "forced_bos_token_id": 6},
+        {"num_beams": 3, "renormalize_logits": True, "sequence_bias": [[[9], -9.0], [[28], 4.0], [[33, 21], 9.0]]},
     ],
     ids=lambda entries: "+".join(f"{name}={value}" for name, value in entries.items() if name != "eos_token_id"),
 )
@@ -75,6 +76,25 @@ def test_a_search_alone_is_a_search_in_any_batch() -> None:
     together = searched("bart", PROMPTS, config, max_new_tokens=9)
     alone = [one for ids in PROMPTS for one in searched("bart", [ids], config, max_new_tokens=9)]
     assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("stop", "left", "done"),
+    [
+        (BeamStop.UNLIKELY, -2.4, True),  # over 2 tokens, it is below the worse of the whole, -1.0
+        (BeamStop.UNLIKELY, -1.95, False),
+        (BeamStop.FIRST, -1.95, True),
+        (BeamStop.NEVER, -2.4, False),  # over the most tokens, it would be above
+    ],
+)
+def test_a_search_ends_once_nothing_better_is_expected(stop: BeamStop, left: float, done: bool) -> None:
+    start = Start(Model(Decoding(ends=(2,)), 50), np.array([7]), GenerateOptions(max_new_tokens=10))
+    search = BeamSearch(start, Beams(2, 1.0, stop), 50)
+    none = np.zeros(4, np.int64)
+    first = search.step(np.array([-1.0, -1.5, -4, -5], np.float32), np.array([2, 9, 8, 6]), none)
+    assert (first.tolist(), search.done) == ([0, 0], False)
+    search.step(np.array([-1.8, left, -2.5, -2.6], np.float32), np.array([2, 9, 8, 6]), none)
+    assert search.done == done
 
 
 def test_beams_are_the_callers_else_the_folders() -> None:

@@ -130,3 +130,19 @@ def test_a_file_alone_decodes_as_its_tokenizer_does(kind: str, tmp_path: Path) -
         for one in ids:
             made.push([one])
         assert made.text + made.tail == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_what_a_tokenizer_does_beside_its_library_is_kept() -> None:
+    class Shouting:
+        """Says in Python what its library does not."""
+
+        def __init__(self, made: Any) -> None:
+            self._made, self.backend_tokenizer = made, made.backend_tokenizer
+
+        def decode(self, ids: list[int], **options: Any) -> str:
+            return self._made.decode(ids, **options).upper()
+
+    tokenizer = tokenizer_of("byte_level")
+    ids = tokenizer("a quick fox")["input_ids"]
+    assert Vocabulary(Shouting(tokenizer)).decode(ids) == "A QUICK FOX"
+    assert Vocabulary(tokenizer).decode(ids) == "a quick fox"

@@ -17,7 +17,7 @@ from transformers.generation import logits_process as theirs
 from headrace.runtime.generate.batch import Draw, Row, SamplingBatch, batched
 from headrace.runtime.generate.options import GenerateOptions
 from headrace.runtime.generate.rules import as_bits
-from headrace.runtime.generate.sampling import adjust, sample, shares, uniform, unpack
+from headrace.runtime.generate.sampling import adjust, known_logprobs, sample, shares, uniform, unpack
 
 V = 211
 TINY = 2.0**-41  # what a share below it is rounded to, as an integer
@@ -221,6 +221,17 @@ def test_log_probabilities_are_the_models_own(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.top_logprobs.double(), expected.topk(4).values, rtol=0, atol=2e-6)
     assert found.top_ids.shape == (3, 4)
     assert sample(scores, batched([row()] * 3, V))[1:] == (None, None, None)
+
+
+def test_each_row_is_told_as_many_alternatives_as_it_asked_for() -> None:
+    rows = [row(logprobs=2), row(), row(logprobs=0), row(logprobs=4)]
+    found = sample(logits(4), batched(rows, V))
+    told = known_logprobs(found, rows)
+    assert [None if one is None else len(one.top) for one in told] == [2, None, 0, 4]
+    assert told[0].top[0] == (told[0].token_id, told[0].logprob)
+    few = [row(logprobs=0), row()]
+    assert [one and one.top for one in known_logprobs(sample(logits(2), batched(few, V)), few)] == [(), None]
+    assert known_logprobs(sample(logits(1), batched([row()], V)), [row()]) == [None]
 
 
 class Called(TorchDispatchMode):

@@ -110,6 +110,17 @@ def test_a_stop_string_of_bytes_ends_a_text_at_once() -> None:
     assert (found.text, "".join(told), len(found.ids)) == ("fox", "fox", len(word) + 1)
 
 
+def test_a_stop_string_may_lie_in_what_is_unsure() -> None:
+    """Bytes that came before anything could stop, and one behind them: nothing of it is sure."""
+    tokenizer = tokenizer_of("llama2")
+    ids = [tokenizer.convert_tokens_to_ids(f"<0x{ord(one):02X}>") for one in "abcd"]
+    found, _ = ended(ids, tokenizer, strings=("d",), least=3)
+    assert (found.text, found.reason) == ("abc", FinishReason.STOP)
+    found, _ = ended(ids, tokenizer, strings=("c",), least=3)
+    assert (found.text, found.reason) == ("ab", FinishReason.STOP)
+    assert ended(ids, tokenizer, strings=("b",), least=3)[0].reason is None
+
+
 def test_nothing_is_read_as_text_before_somebody_asks() -> None:
     """Without stop strings and streaming, a token costs a look-up."""
 
