@@ -13,12 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.errors import InputError
-from headrace.ir import Beams, BeamStop, Decoding
+from headrace.ir import Beams, BeamStop
 from headrace.runtime.generate.answer import Start
 from headrace.runtime.generate.batch import SamplingBatch
 from headrace.runtime.generate.generation import Generation
-from headrace.runtime.generate.options import GenerateOptions
 from headrace.runtime.generate.row import Row
 from headrace.runtime.generate.sampling import adjust, unpack
 from headrace.runtime.generate.stopping import FinishReason
@@ -41,33 +39,6 @@ class Candidates(NamedTuple):
     scores: Tensor
     tokens: Tensor
     beams: Tensor
-
-
-def find_beams(options: GenerateOptions, decoding: Decoding) -> Beams | None:
-    """The caller's beams, else the folder's; None where one continuation is followed.
-
-    Raises:
-        InputError: options that are not served beside a beam search.
-    """
-    folder = decoding.beams or Beams(1)
-    count = folder.count if options.beams is None else options.beams
-    if count == 1:
-        return None
-    asked = {
-        "temperature": options.temperature,
-        "n": options.n - 1,
-        "stop": options.stop,
-        "logprobs": options.logprobs is not None,
-        "choice": options.choice,
-        "json_schema": options.json_schema,
-    }
-    if unserved := [name for name, value in asked.items() if value]:
-        source = "beams" if options.beams else "the folder's num_beams"
-        raise InputError(
-            f"{' and '.join(unserved)} cannot be followed beside a beam search ({source} is {count}). Leave "
-            f"{'it' if len(unserved) == 1 else 'them'} out, or pass beams=1."
-        )
-    return Beams(count, folder.length_penalty, folder.stop, folder.renormalize)
 
 
 def find_candidates(logits: Tensor, rows: SamplingBatch, scores: Tensor, beams: Beams, keep: int) -> Candidates:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import InputError, InputTooLongError, warn
-from headrace.ir import Decoding
+from headrace.ir import Beams, Decoding
 
 # As transformers' pipeline of text generation: the 20 tokens of its `generate` and the 16 of vLLM end in mid-sentence,
 # and up to the end of the context a small model that never ends would repeat itself for minutes.
@@ -247,6 +247,33 @@ def _require_served(decoding: Decoding, options: GenerateOptions, asked: Mapping
     if options.greedy and narrowing:
         why = "temperature=0" if "temperature" in asked else "the folder draws no tokens, and temperature is not given"
         warn(f"{' and '.join(narrowing)} change nothing: {why}, so the likeliest token is taken. Pass temperature=1.")
+
+
+def find_beams(options: GenerateOptions, decoding: Decoding) -> Beams | None:
+    """The caller's beams, else the folder's; None where one continuation is followed.
+
+    Raises:
+        InputError: options that are not served beside a beam search.
+    """
+    folder = decoding.beams or Beams(1)
+    count = folder.count if options.beams is None else options.beams
+    if count == 1:
+        return None
+    asked = {
+        "temperature": options.temperature,
+        "n": options.n - 1,
+        "stop": options.stop,
+        "logprobs": options.logprobs is not None,
+        "choice": options.choice,
+        "json_schema": options.json_schema,
+    }
+    if unserved := [name for name, value in asked.items() if value]:
+        source = "beams" if options.beams else "the folder's num_beams"
+        raise InputError(
+            f"{' and '.join(unserved)} cannot be followed beside a beam search ({source} is {count}). Leave "
+            f"{'it' if len(unserved) == 1 else 'them'} out, or pass beams=1."
+        )
+    return Beams(count, folder.length_penalty, folder.stop, folder.renormalize)
 
 
 def find_lengths(options: GenerateOptions, decoding: Decoding, held: int, room: int | None) -> tuple[int, int]:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.runtime.generate.batch import Draw, Entries, History, Row, SamplingBatch
+from headrace.runtime.generate.batch import Draw, Entries, History, SamplingBatch
 from headrace.runtime.generate.generation import TokenLogprob
+from headrace.runtime.generate.row import Row
 
 # A row's largest probability as an integer: 2 ** 22 tokens of it still have a sum in 63 bits.
 ONE = float(1 << 40)

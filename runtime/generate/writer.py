@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.errors import InputError
 from headrace.ir import Program, Role
 from headrace.runtime.generate.answer import Answer, Model, begin_answers
-from headrace.runtime.generate.options import read_options
+from headrace.runtime.generate.options import find_beams, read_options
 from headrace.runtime.generate.prompts import Ids, Prompts
 
 NO_IDS = np.empty(0, np.int64)
@@ -55,5 +56,10 @@ class Writer:
             InputTooLongError: a prompt that leaves no room for a token.
         """
         options = read_options(self._model.decoding, **given)
+        if (beams := find_beams(options, self._model.decoding)) is not None:
+            raise InputError(
+                f"A beam search of {beams.count} is asked for (by beams, or by num_beams of the folder's "
+                "generation_config.json), which this version does not run. Pass beams=1 to follow one continuation."
+            )
         read = [NO_IDS] * len(prompts) if self._arrays else self._prompts.read(prompts, template)
         return [Asked(ids, begin_answers(self._model, ids, options, self.encodes)) for ids in read]

@@ -13,9 +13,9 @@ from headrace.frontend.load.decoding import held_config, read_decoding
 from headrace.ir import Beams, BeamStop, Decoding
 from headrace.runtime.generate.answer import Model, Start
 from headrace.runtime.generate.batch import batched
-from headrace.runtime.generate.beams import BeamSearch, find_beams, find_candidates, held_scores
+from headrace.runtime.generate.beams import BeamSearch, find_candidates, held_scores
 from headrace.runtime.generate.generation import Generation
-from headrace.runtime.generate.options import GenerateOptions, read_options
+from headrace.runtime.generate.options import GenerateOptions, find_beams, read_options
 from tests.runtime.generate.test_answer import HEADS, PROMPTS, model_of, pair
 
 

@@ -14,8 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.generation import logits_process as theirs
 
-from headrace.runtime.generate.batch import Draw, Row, SamplingBatch, batched
+from headrace.runtime.generate.batch import Draw, SamplingBatch, batched
 from headrace.runtime.generate.options import GenerateOptions
+from headrace.runtime.generate.row import Row
 from headrace.runtime.generate.rules import as_bits
 from headrace.runtime.generate.sampling import adjust, known_logprobs, sample, shares, uniform, unpack
 
