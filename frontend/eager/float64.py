@@ -50,6 +50,11 @@ class Table(Standing):
             self.kept.append(self.held.double())
         return self.kept[0]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A table of its own."""
+        made = Table(copy.deepcopy(self.held, memo), copy.deepcopy(self.kept, memo))
+        return nn.Parameter(made, self.requires_grad) if isinstance(self, nn.Parameter) else made
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None

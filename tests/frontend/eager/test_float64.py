@@ -44,6 +44,10 @@ def test_of_a_table_the_rows_that_are_looked_up_are_widened_and_all_of_it_for_an
     with torch.no_grad():
         assert not copied.bert.embeddings.position_embeddings(torch.tensor([3])).any()
     assert model.bert.embeddings.position_embeddings.weight[3].any()
+    again = copy.deepcopy(copied)
+    assert isinstance(again.bert.embeddings.token_type_embeddings.weight, torch.nn.Parameter)
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, copied(ids).logits)
 
 
 @pytest.mark.parametrize(("name", "head"), MODELS)
