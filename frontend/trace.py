@@ -33,7 +33,7 @@ from headrace.frontend.facts.positions import (
     without_added_types,
 )
 from headrace.frontend.load.checkpoint import Checkpoint
-from headrace.frontend.load.sentence_transformers import Pool
+from headrace.frontend.load.modules.chain import Chain
 from headrace.frontend.probe.behaviour import Behaviour
 from headrace.ir import (
     BATCH as ROWS,
@@ -222,7 +222,7 @@ def _direction(causal: bool) -> str:
 
 def _outputs(checkpoint: Checkpoint, seen: DryRun, pooling: Pooling | None) -> tuple[OutputKind, ...]:
     kinds = (HEAD_OUTPUTS if seen.pair is None else PAIR_OUTPUTS)[seen.head]
-    if checkpoint.sentence is not None and not checkpoint.sentence.pools:
+    if checkpoint.sentence is not None and checkpoint.sentence.makes_rows:
         kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
     return (*kinds, OutputKind.EMBEDDING) if pooling is not None else kinds
 
@@ -234,10 +234,11 @@ def _served(
     kinds: tuple[OutputKind, ...],
     pooling: Pooling | None,
 ) -> Served:
-    tail = checkpoint.sentence.modules if checkpoint.sentence and len(checkpoint.sentence.modules) else None
+    chain = checkpoint.sentence.chain if checkpoint.sentence else Chain()
     own = seen.own if _is_own(pooling) else ""
-    pool = Pool(pooling.kinds) if pooling and not own else None
-    return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, pool, tail, own)
+    if pooling is not None:
+        chain = chain.after_pooling() if own else chain.pooled_by(pooling.kinds)
+    return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, chain, own)
 
 
 def _sample(config: Any, accepted: CallSignature, vocabulary: int, offset: int) -> dict[str, Tensor]:

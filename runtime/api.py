@@ -15,7 +15,7 @@ from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
-from headrace.frontend.load.sentence_transformers import pool_kind
+from headrace.frontend.load.modules.pooling import pool_kind
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task

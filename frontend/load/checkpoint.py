@@ -19,7 +19,17 @@ from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
 from headrace.frontend.load.keys import require_known
-from headrace.frontend.load.pipeline import MODULES, SETTINGS, TRANSFORMER_FILES, Pipeline, held_pipeline, read_pipeline
+from headrace.frontend.load.modules.chain import LAYERS
+from headrace.frontend.load.modules.static import read_static, static_limit, static_tokenizer
+from headrace.frontend.load.pipeline import (
+    MODULES,
+    SETTINGS,
+    STATIC,
+    TRANSFORMER_FILES,
+    Pipeline,
+    held_pipeline,
+    read_pipeline,
+)
 from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
@@ -109,16 +119,21 @@ def load(
         pipeline = read_pipeline(folder)
         said = _said(pipeline)
     weights = folder / pipeline.transformer.path if pipeline else folder
-    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None
-    config = _config(weights, trust_remote_code, changes)
-    module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
-    found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code, pipeline)
+    given = read_tokenizer(tokenizer, trust_remote_code)
+    if pipeline is not None and pipeline.transformer.kind == STATIC:
+        module, missing = read_static(pipeline.transformer, dtype), tuple[str, ...]()
+        found = given or static_tokenizer(pipeline.transformer, weights)
+        said = _bounded(said, found)
+    else:
+        module, missing = _read_transformer(weights, pipeline, said, dtype, trust_remote_code)
+        found = given or _folder_tokenizer(weights, trust_remote_code, pipeline)
     _require_template(said.text, found)
+    _collect_layers(module, said)
     linked = _linked_out(folder, weights) if tokenizer is None else _linked_out(tokenizer, tokenizer)
     return Checkpoint(
         name=str(source),
         module=module.eval(),
-        config=getattr(module, "config", config),
+        config=getattr(module, "config", None),
         tokenizer=found,
         sentence=said.sentence,
         missing=missing,
@@ -130,12 +145,35 @@ def load(
     )
 
 
+def _read_transformer(
+    folder: Path, pipeline: Pipeline | None, said: _Said, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model of a folder, and the names of its parameters that the folder lacks."""
+    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None
+    config = _config(folder, trust_remote_code, changes)
+    return read_weights(folder, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
+
+
+@torch.no_grad()
+def _collect_layers(module: nn.Module, said: _Said) -> None:
+    """Where the rows of every layer are read, let transformers hook on to the layers, which it does in a first call."""
+    if said.sentence is not None and said.sentence.chain.reads(LAYERS):
+        module(torch.zeros((1, 1), dtype=torch.int64))
+
+
+def _bounded(said: _Said, tokenizer: Any) -> _Said:
+    """Texts that a table of tokens reads: without special tokens, and cut where the tokenizer's own file says."""
+    length = static_limit(tokenizer)
+    why = "the tokenizer's own truncation" if length is not None else said.text.why
+    return replace(said, text=replace(said.text, special_tokens=False, max_length=length, why=why))
+
+
 def _said(pipeline: Pipeline | None) -> _Said:
     if pipeline is None:
         return _Said(None)
     sentence = read_sentence_modules(pipeline)
     if sentence is not None:
-        sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
+        sentence = replace(sentence, chain=sentence.chain.to(dtype=torch.float32))
     return _Said(sentence, read_text_rules(pipeline), read_similarity(pipeline), pipeline.settings.get("activation_fn"))
 
 
@@ -191,11 +229,19 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Che
     """A pipeline as it is: its own modules and tokenizer, whatever it would save."""
     pipeline = held_pipeline(source)
     live: Any = pipeline.transformer.live
-    model = live.auto_model
+    if pipeline.transformer.kind == STATIC:
+        model, found = (
+            read_static(pipeline.transformer, dtype),
+            tokenizer or static_tokenizer(pipeline.transformer, Path()),
+        )
+    else:
+        model, found = live.auto_model, tokenizer or live.tokenizer
     if not isinstance(model, nn.Module):
         raise LoadError(f"The {source.__class__.__name__} runs in another backend than torch. Load it with torch.")
-    said, made = _said(pipeline), _from_module(model, dtype, tokenizer or live.tokenizer)
+    said, made = _said(pipeline), _from_module(model, dtype, found)
+    said = _bounded(said, found) if pipeline.transformer.kind == STATIC else said
     _require_template(said.text, made.tokenizer)
+    _collect_layers(made.module, said)
     return replace(
         made,
         name=str(pipeline.folder),

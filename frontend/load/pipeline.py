@@ -17,13 +17,27 @@ from headrace.errors import LoadError
 from headrace.frontend.load.keys import read_json, require_known
 from headrace.utils.inside import inside
 
-KNOWN = "Transformer, Pooling, Dense, Normalize"
+TRANSFORMER, STATIC = "Transformer", "StaticEmbedding"
+# The modules that are served behind one of these.
+AFTER = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "WeightedLayerPooling", "CNN", "WordWeights")
+KNOWN = ", ".join((TRANSFORMER, STATIC, *AFTER))
+# Why a module that sentence-transformers has is not served.
+REFUSED = {
+    "WordEmbeddings": "its words are split by rules of its own, which no tokenizer library has",
+    "BoW": "its words are split by rules of its own, which no tokenizer library has",
+    "LSTM": "it works behind WordEmbeddings alone, which is not served",
+    "CLIPModel": "it reads images beside texts; give the CLIP model itself",
+}
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # The names that the transformer's own file has had; the first that says something is read.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+# Where other modules say what they are, if not in config.json.
+FILES = {TRANSFORMER: TRANSFORMER_FILES, "CNN": ("cnn_config.json",)}
+# Of the others, older versions wrote no file, or they need none.
+CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights")
 # What the pipeline says of itself. Versions are those that wrote it, or that its author asks for.
 APPLIED = ("model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "activation_fn")
 IDLE = ("__version__", "requirements")
@@ -86,6 +100,11 @@ class Pipeline:
         """The module that makes one vector of a text's rows, if there is one."""
         return next((step for step in self.steps if step.kind == "Pooling"), None)
 
+    @property
+    def pools(self) -> bool:
+        """Whether a text has one vector."""
+        return self.pooling is not None or self.transformer.kind == STATIC
+
 
 def read_pipeline(folder: Path) -> Pipeline | None:
     """The pipeline of a folder; None where it has no modules.json, without which nothing else of it is read.
@@ -109,9 +128,8 @@ def read_pipeline(folder: Path) -> Pipeline | None:
 
 
 def _read_step(folder: Path, kind: str, path: str) -> Step:
-    names = TRANSFORMER_FILES if kind == "Transformer" else ("config.json",)
-    files = [folder / path / name for name in names]
-    if kind in ("Pooling", "Dense"):  # of the others, older versions wrote no file
+    files = [folder / path / name for name in FILES.get(kind, ("config.json",))]
+    if kind in CONFIGURED:
         return Step(kind, path, read_json(files[0]), str(files[0]))
     for file in files:
         if file.is_file() and (config := read_json(file)):
@@ -177,7 +195,8 @@ def _known_kinds(types: list[str], where: str) -> list[str]:
         for name, kind in zip(types, kinds, strict=True)
     ]
     if unknown := [name for name, is_known in zip(types, known, strict=True) if not is_known]:
-        raise LoadError(f"{where} names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.")
+        why = [f" {kind}: {REFUSED[kind]}." for kind in dict.fromkeys(kinds) if kind in REFUSED]
+        raise LoadError(f"{where} names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.{''.join(why)}")
     return kinds
 
 
@@ -191,6 +210,14 @@ def _checked(pipeline: Pipeline) -> Pipeline:
             f"{pipeline.folder}/{SETTINGS} is of a {made} (model_type), which is not served yet; "
             f"{' and '.join(served)} are."
         )
-    if kinds[0] != "Transformer" or kinds.count("Pooling") > 1 or ("Pooling" in kinds and kinds[1] != "Pooling"):
-        raise LoadError(f"{where} lists {', '.join(kinds)}; known is Transformer, then Pooling, then others.")
+    first, *after = kinds
+    if (
+        first not in (TRANSFORMER, STATIC)
+        or kinds.count("Pooling") > (first == TRANSFORMER)
+        or not set(after) <= set(AFTER)
+    ):
+        raise LoadError(
+            f"{where} lists {', '.join(kinds)}; known is {TRANSFORMER} with one Pooling behind it, or {STATIC}, and "
+            "others behind them."
+        )
     return pipeline

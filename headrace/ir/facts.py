@@ -102,6 +102,7 @@ class TextRules:
         pools_prompt: whether a prompt's tokens take part in pooling.
         why: what sets the length.
         chat: the template that texts go through, None where they are tokenised as they are.
+        special_tokens: whether the tokenizer adds its own.
     """
 
     max_length: int | None = None
@@ -112,6 +113,7 @@ class TextRules:
     pools_prompt: bool = True
     why: str = "no limit is set"
     chat: ChatRules | None = None
+    special_tokens: bool = True
 
 
 @dataclass(frozen=True)

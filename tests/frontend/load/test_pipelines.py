@@ -411,12 +411,13 @@ def test_f5_truncation_that_is_switched_off_refuses_long_texts(saved: Path) -> N
         reading(saved).encode([LONG], truncate=None)
 
 
-def test_a_dense_into_a_name_of_its_own_is_refused(bert: Path, tmp_path: Path) -> None:
-    """As rerankers have one that pool first."""
+def test_a_dense_into_a_name_of_its_own(bert: Path, tmp_path: Path) -> None:
+    """As rerankers have one; what reads no such name answers as before."""
     from sentence_transformers.base.modules import Dense
 
-    embedder(bert, Dense(32, 1, module_output_name="scores")).save_pretrained(str(tmp_path))
-    assert "2_Dense/config.json: a Dense over sentence_embedding, into scores, is not served" in refusal(tmp_path)
+    model = embedder(bert, Dense(32, 1, module_output_name="scores"))
+    for source in both(model, tmp_path / "saved"):
+        require_same(compiled(source), model)
 
 
 def test_a_normalize_that_finds_no_vector_leaves_tokens_alone(bert: Path, tmp_path: Path) -> None:
@@ -489,7 +490,7 @@ def test_an_objects_side_files_are_a_folders(bert: Path, tmp_path: Path) -> None
         (made / name).parent.mkdir(exist_ok=True)
         (made / name).write_text(text)
     loaded = load(made, dtype=F32)
-    assert (loaded.text, len(loaded.sentence.modules)) == (load(model, dtype=F32).text, 2)
+    assert (loaded.text, len(loaded.sentence.chain.steps)) == (load(model, dtype=F32).text, 3)
     np.testing.assert_allclose(st.SentenceTransformer(str(made), device="cpu").encode(TEXTS), model.encode(TEXTS))
 
 
