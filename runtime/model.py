@@ -18,13 +18,15 @@ from headrace.runtime.tasks.classify import Classification, classify
 from headrace.runtime.tasks.embed import embed
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.interface import Call
+from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, score
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
 from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import similarity
+from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
+from headrace.runtime.text.prompts import side_prompt
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import counts, many
 from headrace.runtime.tools.inspect.report import explain
@@ -238,6 +240,9 @@ class CompiledModel:
         dimensions: int | None = None,
         prompt: str | None = None,
         *,
+        prompt_name: str | None = None,
+        precision: str | None = None,
+        ranges: Any = None,
         truncate: bool | None = None,
         batch_size: int | None = None,
         progress: bool | None = None,
@@ -248,11 +253,30 @@ class CompiledModel:
             normalize: to unit length; None does as the sentence-transformers folder does, else not.
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
+            prompt_name: a prompt's name in the folder, and nothing else.
+            precision: "int8" and "uint8" count in 255 steps between each dimension's ranges; "binary" and "ubinary"
+                keep the sign alone, eight a number. None is "float32".
+            ranges: of int8 and uint8, [2, d]: `headrace.ranges_of` a representative set; None takes those of the
+                answer itself.
         """
-        return embed(self._call(Task.EMBED, truncate, batch_size, progress), texts, normalize, dimensions, prompt)
+        call = self._call(Task.EMBED, truncate, batch_size, progress)
+        return embed(call, texts, normalize, dimensions, prompt, prompt_name, precision, ranges)
+
+    def embed_query(self, texts: str | Iterable[str], **options: Any) -> Array:
+        """`embed` by the folder's prompt for queries, where it has one. Options as there, but for the prompt."""
+        return self.embed(texts, prompt=side_prompt(self.program, "query"), **options)
+
+    def embed_document(self, texts: str | Iterable[str], **options: Any) -> Array:
+        """`embed` by the folder's prompt for documents, where it has one. Options as there, but for the prompt."""
+        return self.embed(texts, prompt=side_prompt(self.program, "document"), **options)
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
-        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
+        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`.
+
+        Raises:
+            InputError: a precision that needs ranges, without them: those of some texts are not those of all.
+        """
+        require_ranges(options.get("precision"), options.get("ranges"))
         source, done = self._reader.drawn(texts), 0
         while ahead := list(islice(source, AHEAD)):
             yield from self.counting_from(self._first + done).embed(ahead, **options)
@@ -329,3 +353,7 @@ class CompiledModel:
         By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
         """
         return similarity(a, b, self.program.facts.similarity)
+
+    def similarity_pairwise(self, a: Array, b: Array) -> Array:
+        """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
+        return similarity_pairwise(a, b, self.program.facts.similarity)

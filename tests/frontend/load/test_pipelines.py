@@ -22,7 +22,7 @@ from headrace.frontend.load.pipeline import TRANSFORMER_FILES
 from headrace.ir import Head
 from headrace.runtime.artifact.export_onnx import _write_side_files
 from headrace.runtime.tasks.classify import classification
-from headrace.runtime.tasks.vectors import similarity
+from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
 from headrace.runtime.text.tokenizer import Texts
 from tests.tiny import build
 from tests.trained import limited
@@ -290,6 +290,12 @@ def test_similarity_is_the_folders(bert: Path, tmp_path: Path, name: str) -> Non
         # Their distances take the way over squares, of which a difference near 0 keeps little.
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2 if name == "euclidean" else 1e-4)
         assert found.dtype == np.float32
+        pairs = similarity_pairwise(vectors, vectors[::-1], load(source, dtype=F32).similarity)
+        theirs = np.asarray(model.similarity_pairwise(vectors, vectors[::-1].copy()))
+        np.testing.assert_allclose(pairs, theirs, rtol=1e-4, atol=1e-4)
+        assert pairs.dtype == np.float32
+    with pytest.raises(InputError, match="5 vectors and 4 make no pairs"):
+        similarity_pairwise(vectors, vectors[:4])
 
 
 # Keys of the files.
