@@ -65,7 +65,7 @@ def ranges_of(vectors: Any) -> Floats:
     if array is None or array.ndim != 2 or len(array) < 2:
         met = why or f"an array of shape {array.shape}" if array is not None else why
         raise InputError(
-            f"The vectors to take ranges from are {met}; at least two of them are needed, [n, d]. Pass ranges= of a "
+            f"The vectors to take ranges from are {met}; at least two of them are needed, [n, d]. Pass the ranges of a "
             "representative set."
         )
     found: Floats = np.vstack((array.min(0), array.max(0))).astype(np.float32)
@@ -80,8 +80,8 @@ def require_ranges(precision: str | None, ranges: Any) -> None:
     """
     if precision in STEPPED and ranges is None:
         raise InputError(
-            f"precision={str(precision)!r} counts between ranges of all vectors, which an iterator does not have. Pass "
-            "ranges= of a representative set."
+            f"{precision} counts between ranges of all vectors, which an iterator does not have. Pass "
+            "the ranges of a representative set."
         )
 
 
@@ -111,7 +111,7 @@ def _stepped(vectors: Floats, precision: Precision, ranges: Floats | None) -> ND
         if len(vectors) < FEW:
             warn(
                 f"The {precision} vectors count between the least and greatest values of {len(vectors)} vectors, so "
-                "that those of another call are not comparable. Pass ranges= of a representative set."
+                "that those of another call are not comparable. Pass the ranges of a representative set."
             )
     steps = (ranges[1] - ranges[0]) / STEPS
     counted = np.clip(np.floor((vectors - ranges[0]) / np.where(steps == 0, 1, steps)), 0, STEPS)
