@@ -23,6 +23,7 @@ from headrace.frontend.facts.config_claims import config_hash, read_claims, read
 from headrace.frontend.facts.experts import regroups_tokens
 from headrace.frontend.facts.filling import read_filling, reads_last_position
 from headrace.frontend.facts.head import cut_rows
+from headrace.frontend.facts.headless import without_head
 from headrace.frontend.facts.model_outputs import PLAIN
 from headrace.frontend.facts.positions import (
     find_limits,
@@ -88,16 +89,19 @@ class Traced:
     behaviour: Behaviour
 
 
-def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> Traced:
+def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wish: str | None = None) -> Traced:
     """Export the model once, with a dynamic batch and sequence.
 
     Args:
         pools: how rows become a vector, () for the model's own one; None follows the folder, else takes the model's
             own where it was made for that, else mean for a bidirectional model and last for a causal one.
+        wish: the task that is asked for; a head that does not offer it is left out where hidden rows answer it.
 
     Raises:
         TraceError: the code can't be exported so.
     """
+    with _padding_id(checkpoint.config, checkpoint.module):
+        checkpoint = without_head(checkpoint, wish)
     module, config = checkpoint.module, checkpoint.config
     accepted = signature(module)
     with _padding_id(config, module), evaluating(module):

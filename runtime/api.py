@@ -236,6 +236,7 @@ def trace(
     prefill: str | None = None,
     tokenizer: Any = None,
     pooling: str | tuple[str, ...] | None = None,
+    task: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool | None = None,
@@ -249,6 +250,8 @@ def trace(
         tokenizer: a tokenizer or its folder, where the model's folder has none.
         pooling: how rows become a vector, over what the folder says: cls, last, mean, max, weightedmean,
             mean_sqrt_len_tokens, or several to be concatenated; own takes the vector that the model returns by itself.
+        task: what is wished for: a head that offers no vectors is left out for embed and token_embed, which the
+            backbone answers.
         revision: of a hub id.
         trust_remote_code: run Python code that comes with the folder.
 
@@ -266,7 +269,7 @@ def trace(
         )  # fmt: skip
         shown.say("Tracing the model")
         with debug.stage("trace"):
-            traced = trace_checkpoint(checkpoint, kinds)
+            traced = trace_checkpoint(checkpoint, kinds, task)
     if (state := _brought_state(checkpoint)) is not None:
         # An artifact names it so: whoever loads one registers the class by that name.
         traced = Frontend(traced.program.with_(declared_state=state.__qualname__), traced.behaviour)
@@ -320,8 +323,8 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     require_choice("force", force)
     require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
-        model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, revision=revision,
-        trust_remote_code=trust_remote_code, progress=progress,
+        model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, task=task,
+        revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
         task=task, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force, progress=progress

@@ -1,0 +1,56 @@
+"""A model without its head, for tasks that the head does not offer: a tagger's backbone embeds texts as any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from headrace.errors import warn
+from headrace.frontend.capture.attention import evaluating
+from headrace.frontend.eager.run import DryRun, dry_run, without_target
+from headrace.frontend.eager.signature import signature
+from headrace.frontend.facts.array_axes import fit_arrays
+from headrace.frontend.load.checkpoint import Checkpoint
+from headrace.ir import TASK_RULES, OutputKind, Task
+
+# The tasks that hidden rows answer, which every backbone makes.
+OF_ROWS = frozenset(task for task, rules in TASK_RULES.items() if OutputKind.HIDDEN in rules.outputs) | {Task.EMBED}
+
+
+def without_head(checkpoint: Checkpoint, wish: str | None) -> Checkpoint:
+    """The checkpoint of the backbone alone where `wish` is answered by hidden rows and the head does not offer it.
+
+    Sentence-transformers' folders are left alone: what their modules offer is their authors' choice.
+    """
+    if wish not in OF_ROWS or checkpoint.sentence is not None:
+        return checkpoint
+    seen = _seen(checkpoint)
+    body = seen.pair or seen.backbone
+    if seen.head in TASK_RULES[Task(wish)].heads or body is checkpoint.module:
+        return checkpoint
+    warn(
+        f"The model's head does not offer {wish} and is left out: its backbone, {_path(checkpoint.module, body)}, "
+        "answers. A model that was trained for it answers better."
+    )
+    return replace(checkpoint, module=body, missing=_missing(checkpoint, body))
+
+
+def _seen(checkpoint: Checkpoint) -> DryRun:
+    module, config = checkpoint.module, checkpoint.config
+    with evaluating(module):
+        accepted = without_target(module, config, signature(module))
+        return dry_run(module, config, fit_arrays(module, accepted, checkpoint.processor))
+
+
+def _path(module: nn.Module, inner: nn.Module) -> str:
+    return next(name for name, one in module.named_modules() if one is inner) or "the whole"
+
+
+def _missing(checkpoint: Checkpoint, body: nn.Module) -> tuple[str, ...]:
+    """The parameters that the weights lacked and the backbone has, by its own names."""
+    held: dict[str, Any] = dict(checkpoint.module.named_parameters(remove_duplicate=False))
+    lacked = [held[name] for name in checkpoint.missing if name in held]
+    own = body.named_parameters(remove_duplicate=False)
+    return tuple(sorted(name for name, one in own if any(one is other for other in lacked)))
