@@ -23,7 +23,6 @@ from headrace.frontend.facts.config_claims import config_hash, read_claims, read
 from headrace.frontend.facts.experts import regroups_tokens
 from headrace.frontend.facts.filling import read_filling, reads_last_position
 from headrace.frontend.facts.head import cut_rows
-from headrace.frontend.facts.headless import without_head
 from headrace.frontend.facts.model_outputs import PLAIN
 from headrace.frontend.facts.positions import (
     find_limits,
@@ -33,6 +32,8 @@ from headrace.frontend.facts.positions import (
     read_table,
     without_added_types,
 )
+from headrace.frontend.facts.token_scores import require_logits
+from headrace.frontend.facts.wish import for_wish
 from headrace.frontend.load.checkpoint import Checkpoint
 from headrace.frontend.load.modules.chain import Chain
 from headrace.frontend.probe.behaviour import Behaviour
@@ -42,11 +43,13 @@ from headrace.ir import (
 from headrace.ir import (
     SEQUENCE,
     TARGET,
+    TASK_RULES,
     Axis,
     Evidence,
     Facts,
     Head,
     Input,
+    Labels,
     Limits,
     Output,
     OutputKind,
@@ -95,13 +98,13 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
     Args:
         pools: how rows become a vector, () for the model's own one; None follows the folder, else takes the model's
             own where it was made for that, else mean for a bidirectional model and last for a causal one.
-        wish: the task that is asked for; a head that does not offer it is left out where hidden rows answer it.
+        wish: the task that is asked for, see `for_wish`.
 
     Raises:
         TraceError: the code can't be exported so.
     """
     with _padding_id(checkpoint.config, checkpoint.module):
-        checkpoint = without_head(checkpoint, wish)
+        checkpoint = for_wish(checkpoint, wish)
     module, config = checkpoint.module, checkpoint.config
     accepted = signature(module)
     with _padding_id(config, module), evaluating(module):
@@ -121,6 +124,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
         exported = export(served, inputs, given, config, additive=seen.reads_masks)
         exported, rows = _cut(exported, kinds, seen, config, offset, accepted)
     where, limits = _lengths(exported, config, accepted, offset, inputs)
+    labels = _labels(checkpoint, exported, kinds, seen)
+    declared = _declared(checkpoint, labels)
     program = Program(
         exported=exported,
         source=_source(checkpoint),
@@ -143,7 +148,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
             target_limits=find_target_limits(exported, config) if accepted.decodes else None,
             text=checkpoint.text,
             filling=read_filling(checkpoint.tokenizer, limits, seen.own) if last and _is_own(pooling) else None,
-            labels=read_labels(config, seen.head, seen.width, checkpoint.activation),
+            labels=labels,
             pooling=pooling,
             similarity=checkpoint.similarity,
         ),
@@ -153,8 +158,8 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
             attention_calls=len(seen.calls),
             recurrent_calls=seen.recurrent,
             missing=tuple(f"model.{name}" for name in checkpoint.missing),
-            declared_tasks=checkpoint.sentence.tasks if checkpoint.sentence else (),
-            declared_default=_declared_default(checkpoint),
+            declared_tasks=declared,
+            declared_default=next(iter(declared), None),
         ),
     )
     return Traced(program, Behaviour(served, config, seen, offset))
@@ -228,6 +233,8 @@ def _outputs(checkpoint: Checkpoint, seen: DryRun, pooling: Pooling | None) -> t
     kinds = (HEAD_OUTPUTS if seen.pair is None else PAIR_OUTPUTS)[seen.head]
     if checkpoint.sentence is not None and checkpoint.sentence.makes_rows:
         kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
+    if checkpoint.sentence is not None and checkpoint.sentence.scores:
+        kinds = (OutputKind.SEQUENCE_LOGITS, *kinds)
     return (*kinds, OutputKind.EMBEDDING) if pooling is not None else kinds
 
 
@@ -240,6 +247,7 @@ def _served(
 ) -> Served:
     chain = checkpoint.sentence.chain if checkpoint.sentence else Chain()
     own = seen.own if _is_own(pooling) else ""
+    require_logits(chain.scoring, seen)
     if pooling is not None:
         chain = chain.after_pooling() if own else chain.pooled_by(pooling.kinds)
     return Served(checkpoint.module, accepted, seen.backbone, seen.pair, kinds, chain, own)
@@ -300,8 +308,22 @@ def _described(exported: ExportedProgram, kinds: tuple[OutputKind, ...], accepte
     return tuple(outputs)
 
 
-def _declared_default(checkpoint: Checkpoint) -> Task | None:
-    return checkpoint.sentence.tasks[0] if checkpoint.sentence else None
+def _labels(
+    checkpoint: Checkpoint, exported: ExportedProgram, kinds: tuple[OutputKind, ...], seen: DryRun
+) -> Labels | None:
+    """Of the head, or of the modules that score by what the model returns."""
+    head, width = seen.head, seen.width
+    if checkpoint.sentence is not None and checkpoint.sentence.scores:
+        scores = graphs.outputs_of(exported)[kinds.index(OutputKind.SEQUENCE_LOGITS)]
+        head, width = Head.SEQUENCE, int(scores.meta["val"].shape[-1])
+    return read_labels(checkpoint.config, head, width, checkpoint.activation)
+
+
+def _declared(checkpoint: Checkpoint, labels: Labels | None) -> tuple[Task, ...]:
+    """The tasks that the modules define, their default first; as of heads, one label alone scores."""
+    several = labels is not None and len(labels.names) > 1
+    tasks = checkpoint.sentence.tasks if checkpoint.sentence else ()
+    return tuple(task for task in tasks if not (several and TASK_RULES[task].one_label))
 
 
 def _source(checkpoint: Checkpoint) -> Source:

@@ -250,8 +250,8 @@ def trace(
         tokenizer: a tokenizer or its folder, where the model's folder has none.
         pooling: how rows become a vector, over what the folder says: cls, last, mean, max, weightedmean,
             mean_sqrt_len_tokens, or several to be concatenated; own takes the vector that the model returns by itself.
-        task: what is wished for: a head that offers no vectors is left out for embed and token_embed, which the
-            backbone answers.
+        task: what is wished for: a head that offers no vectors is left out for embed and token_embed, and a language
+            model scores pairs by its logits of yes and no.
         revision: of a hub id.
         trust_remote_code: run Python code that comes with the folder.
 

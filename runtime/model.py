@@ -20,7 +20,7 @@ from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.interface import Call
 from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.registry import answering
-from headrace.runtime.tasks.score import Ranked, ranked, score
+from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
 from headrace.runtime.tasks.token_embed import token_embed
 from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
@@ -28,7 +28,7 @@ from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
 from headrace.runtime.text.prompts import side_prompt
 from headrace.runtime.text.tokenizer import Texts
-from headrace.runtime.text.validate import counts, many
+from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, first_runnable, select
 
@@ -283,38 +283,64 @@ class CompiledModel:
             done += len(ahead)
 
     def token_embed(
-        self, texts: str | Iterable[str], prompt: str | None = None, *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
+        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Array]:  # fmt: skip
-        """One vector a token, special tokens included: float32 [t, d] a text."""
-        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt)
+        """One vector a token, special tokens included: float32 [t, d] a text. Prompts are as for `embed`."""
+        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt, prompt_name)
 
     def classify(
-        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *,
-        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
+        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
     ) -> list[Classification]:  # fmt: skip
-        """The best label of each text or pair of texts, with every label's score. `prompt` is as for `embed`.
+        """The best label of each text or pair of texts, with every label's score. Prompts are as for `embed`.
 
         Args:
             texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
+            raw: the head's logits in place of scores.
         """
-        return classify(self._call(Task.CLASSIFY, truncate, batch_size, progress), texts, prompt)
+        call = self._call(Task.CLASSIFY, truncate, batch_size, progress)
+        return classify(call, texts, prompt, raw, prompt_name)
 
     def score(
-        self, pairs: Iterable[Pair], prompt: str | None = None, *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, pairs: Iterable[Pair], prompt: str | None = None, *, raw: bool = False, prompt_name: str | None = None,
+        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)].
 
         Args:
             prompt: as for `embed`; it goes before the first of the two.
+            raw: the head's logit in place of a score.
         """
-        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt)
+        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt, raw, prompt_name)
 
-    def rank(self, query: str, documents: Any, **options: Any) -> list[Ranked]:
-        """The documents, best first. Options as for `score`."""
-        one = not many(documents, "The documents")
-        return ranked(self.score([(query, document) for document in ([documents] if one else documents)], **options))
+    def rank(
+        self, query: str, documents: Any, top_k: int | None = None, return_documents: bool = False, **options: Any
+    ) -> list[Ranked]:
+        """The documents, best first: by `score`, or of a model that only embeds, by the similarity to the query.
+
+        Args:
+            top_k: how many of the best; None ranks all.
+            return_documents: whether each comes with its text.
+
+        Other options are `score`'s; of a model that embeds `embed`'s, where a prompt is the query's.
+        """
+        listed = read_documents(documents, top_k)
+        embeds = Task.SCORE not in self.tasks and Task.EMBED in self.tasks
+        scores = self._similar(query, listed, **options) if embeds else self._scored(query, listed, **options)
+        return ranked(scores, listed if return_documents else None, top_k)
+
+    def _scored(self, query: str, documents: list[Any], **options: Any) -> Sequence[float]:
+        return self.score([(query, document) for document in documents], **options)
+
+    def _similar(self, query: str, documents: list[Any], **options: Any) -> Sequence[float]:
+        own = {name: options.pop(name) for name in ("prompt", "prompt_name") if name in options}
+        asked = self.embed(query, **own, **options) if own else self.embed_query(query, **options)
+        if not documents:
+            return []
+        found: list[float] = self.similarity(asked, self.embed_document(documents, **options))[0].tolist()
+        return found
 
     def token_classify(
         self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import TraceError
-from headrace.frontend.load.modules.chain import IDS, LAYERS, PADDING, ROWS, VECTOR, Chain, Features
+from headrace.frontend.load.modules.chain import IDS, LAYERS, LOGITS, PADDING, ROWS, SCORES, VECTOR, Chain, Features
 from headrace.ir import Input, OutputKind, Role
 from headrace.sample import draw
 
@@ -28,7 +28,7 @@ ROLES = dict(zip(FED, TOKENS, strict=True)) | dict.fromkeys(ARRAYS, Role.ARRAY)
 # Arguments that would make a model keep state or return more than is served.
 SWITCHES = {"use_cache": False, "return_dict": True}
 # What a chain of sentence-transformers' modules makes, by its name there.
-MADE = {OutputKind.EMBEDDING: VECTOR, OutputKind.TOKEN_EMBEDDING: ROWS}
+MADE = {OutputKind.EMBEDDING: VECTOR, OutputKind.TOKEN_EMBEDDING: ROWS, OutputKind.SEQUENCE_LOGITS: SCORES}
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,8 @@ class Served(nn.Module):
         self.signature, self.kinds, self.own = signature, kinds, own
         # Held in a tuple: as a submodule it would stand twice among the parameters.
         self._backbone, self._pair = (backbone,), (pair,)
+        # A head of the model's own makes the logits that no chain does.
+        self._chained = chain.writes(SCORES) or not {OutputKind.EMBEDDING, OutputKind.TOKEN_EMBEDDING}.isdisjoint(kinds)
         self.makes_target = pair is not None and not signature.decodes
 
     def forward(
@@ -214,18 +216,20 @@ class Served(nn.Module):
         # Arrays are never padded, so that every row of theirs is real.
         padding = main.new_ones(main.shape[:2], dtype=torch.int64) if attention_mask is None else attention_mask
         given_rows = {PADDING: padding} | ({} if input_ids is None else {IDS: input_ids})
-        made = self._made(output, main, given_rows, layers[-1]) if set(MADE).intersection(self.kinds) else {}
+        made = self._made(output, main, given_rows, layers[-1]) if self._chained else {}
         return tuple(self._take(kind, output, rows.get(kind, main), made) for kind in self.kinds)
 
     def _made(self, output: Any, rows: Tensor, given: Features, layers: Tensor | None) -> Features:
         """What the chain makes of the rows, and of the model's own vector where that is taken."""
         features = given | {ROWS: rows.float()} | ({} if layers is None else {LAYERS: layers})
+        if self.chain.reads(LOGITS) and (logits := head_rows(output)) is not None:
+            features[LOGITS] = logits
         made: Features = self.chain(features | ({VECTOR: getattr(output, self.own).float()} if self.own else {}))
         return made
 
     def _take(self, kind: OutputKind, output: Any, rows: Tensor, made: Features) -> Tensor:
-        if kind in MADE:
-            return made[MADE[kind]]
+        if (name := MADE.get(kind)) in made:
+            return made[name]
         if kind in (OutputKind.HIDDEN, OutputKind.DECODER_HIDDEN):
             return rows
         taken = head_rows(output)

@@ -149,7 +149,7 @@ def _read_transformer(
     folder: Path, pipeline: Pipeline | None, said: _Said, dtype: torch.dtype, trust_remote_code: bool
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """The model of a folder, and the names of its parameters that the folder lacks."""
-    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None
+    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None and said.sentence.headless
     config = _config(folder, trust_remote_code, changes)
     return read_weights(folder, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
 

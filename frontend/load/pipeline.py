@@ -19,7 +19,17 @@ from headrace.utils.inside import inside
 
 TRANSFORMER, STATIC = "Transformer", "StaticEmbedding"
 # The modules that are served behind one of these.
-AFTER = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "WeightedLayerPooling", "CNN", "WordWeights")
+AFTER = (
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "LayerNorm",
+    "Dropout",
+    "WeightedLayerPooling",
+    "CNN",
+    "WordWeights",
+    "LogitScore",
+)
 KNOWN = ", ".join((TRANSFORMER, STATIC, *AFTER))
 # Why a module that sentence-transformers has is not served.
 REFUSED = {
@@ -37,7 +47,7 @@ TRANSFORMER_FILES = tuple(
 # Where other modules say what they are, if not in config.json.
 FILES = {TRANSFORMER: TRANSFORMER_FILES, "CNN": ("cnn_config.json",)}
 # Of the others, older versions wrote no file, or they need none.
-CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights")
+CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights", "LogitScore")
 # What the pipeline says of itself. Versions are those that wrote it, or that its author asks for.
 APPLIED = ("model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "activation_fn")
 IDLE = ("__version__", "requirements")

@@ -8,7 +8,9 @@ from headrace.errors import LoadError
 from headrace.frontend.load.modules.build import build, require_weighable
 from headrace.frontend.load.modules.chain import (
     IDS,
+    LOGITS,
     ROWS,
+    SCORES,
     VECTOR,
     Applied,
     Chain,
@@ -18,8 +20,11 @@ from headrace.frontend.load.modules.chain import (
     SentenceModule,
 )
 from headrace.frontend.load.pipeline import MODULES, SETTINGS, STATIC, Pipeline
-from headrace.frontend.load.text_rules import LABELLED, PLAIN, transformer_task
+from headrace.frontend.load.text_rules import GENERATING, LABELLED, PLAIN, transformer_task
 from headrace.ir import PoolKind, Similarity, Task
+
+# What there is before the first module after a transformer for each task.
+KNOWN = {PLAIN: (ROWS, IDS), GENERATING: (LOGITS, IDS), LABELLED: (SCORES,)}
 
 
 @dataclass(frozen=True)
@@ -30,21 +35,27 @@ class SentenceModules:
         pools: the pooling kinds; empty where the folder has no Pooling and so yields one vector a token.
         chain: what follows the transformer, the pooling among it.
         normalize: whether the last module normalises a text's vector; that is left to the caller's `normalize`.
+        headless: whether the transformer ends in rows.
+        scores: whether it is a cross-encoder, which scores by what the modules make.
     """
 
     pools: tuple[PoolKind, ...]
     chain: Chain
     normalize: bool
+    headless: bool = True
+    scores: bool = False
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """What the modules define: a vector a text where they pool; a vector a token in any case."""
+        """What the modules define: scores; a vector a text where they pool; a vector a token in any case."""
+        if self.scores:
+            return (Task.SCORE, Task.CLASSIFY)
         return (Task.EMBED, Task.TOKEN_EMBED) if self.pools else (Task.TOKEN_EMBED,)
 
     @property
     def makes_rows(self) -> bool:
         """Whether a token's vector is another than the transformer's row, or all that there is."""
-        return not self.pools or self.chain.writes(ROWS)
+        return self.chain.writes(ROWS) or not (self.pools or self.scores)
 
 
 def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
@@ -54,31 +65,36 @@ def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
         LoadError: a module that does not do what is known of its kind, or one in a place where it makes no sense.
     """
     kinds, task = pipeline.kinds, transformer_task(pipeline)
-    if task != PLAIN:
-        if len(kinds) > 1:
-            raise LoadError(f"{pipeline.folder}/{MODULES} puts {', '.join(kinds[1:])} after a transformer for {task}.")
-        if task != LABELLED:
-            raise LoadError(
-                f"{pipeline.transformer.where} is of a transformer for {task} (transformer_task), which is not served; "
-                f"{PLAIN} and {LABELLED} are."
-            )
+    if task not in KNOWN or (task == LABELLED and len(kinds) > 1):
+        after = f" puts {', '.join(kinds[1:])} after" if kinds[1:] else " is of"
+        raise LoadError(
+            f"{pipeline.folder}/{MODULES}{after} a transformer for {task} (transformer_task), which is not served; "
+            f"{LABELLED} alone is, and modules after {', '.join(KNOWN)}."
+        )
+    if task == LABELLED:
         return None
-    if pipeline.settings.get("model_type") == "CrossEncoder":
-        raise LoadError(f"{pipeline.folder} is a CrossEncoder that scores by {', '.join(kinds)}; {LABELLED} is served.")
     dimensions, steps = _dimensions(pipeline), list(pipeline.steps[1:])
     if kinds[0] == STATIC:  # which pools by itself
-        made = [Pooled((PoolKind.MEAN,)), *build(steps, {ROWS, IDS, VECTOR})]
+        made = [Pooled((PoolKind.MEAN,)), *build(steps, {*KNOWN[task], VECTOR})]
     else:
-        made = build(steps, {ROWS, IDS})
+        made = build(steps, set(KNOWN[task]))
     require_weighable(made, f"{pipeline.folder}/{MODULES}")
     # What normalises a text's vector is left to the caller's `normalize`, but for what is cut afterwards.
     normalize = dimensions is None and _normalises(made)
-    made = [
-        *made[: -1 if normalize else None],
-        *([] if dimensions is None else [Applied(First(dimensions), VECTOR, VECTOR)]),
-    ]
+    cut = [] if dimensions is None else [Applied(First(dimensions), VECTOR, VECTOR)]
+    chain = Chain([*made[: -1 if normalize else None], *cut])
+    scores = pipeline.settings.get("model_type") == "CrossEncoder"
+    if scores and not chain.writes(SCORES):
+        raise LoadError(
+            f"{pipeline.folder} is a CrossEncoder of {', '.join(kinds)}, which do not score; a transformer for "
+            f"{LABELLED}, a LogitScore and a Dense into {SCORES} (module_output_name) do."
+        )
+    if task == GENERATING and not scores:
+        raise LoadError(
+            f"{pipeline.folder} makes {LOGITS} and is no CrossEncoder (model_type), which alone reads them."
+        )
     pools = next((step.pool.kinds for step in made if isinstance(step, Pooled)), ())
-    return SentenceModules(pools, Chain(made), normalize)
+    return SentenceModules(pools, chain, normalize, task == PLAIN, scores)
 
 
 def _normalises(made: list[SentenceModule]) -> bool:

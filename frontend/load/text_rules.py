@@ -9,12 +9,17 @@ from typing import Any
 
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import require_known
+from headrace.frontend.load.modules.chain import LOGITS, ROWS, SCORES
 from headrace.frontend.load.pipeline import SETTINGS, Pipeline
 from headrace.ir import ChatRules, TextRules
 
-PLAIN, LABELLED = "feature-extraction", "sequence-classification"
+PLAIN, LABELLED, GENERATING = "feature-extraction", "sequence-classification", "text-generation"
 # What a transformer for each task returns, and the name under which the next module finds it.
-RETURNS = {PLAIN: ("last_hidden_state", "token_embeddings"), LABELLED: ("logits", "scores")}
+RETURNS = {
+    PLAIN: ("last_hidden_state", ROWS),
+    LABELLED: ("logits", SCORES),
+    GENERATING: ("logits", LOGITS),
+}
 APPLIED = (
     *("transformer_task", "modality_config", "module_output_name", "processing_kwargs"),
     *("max_seq_length", "do_lower_case"),

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import (
+    LOGITS,
     ROWS,
     VECTOR,
     Applied,
     Convolutions,
     Dense,
     LayerMean,
+    LogitScore,
     Normalize,
     Pooled,
     SentenceModule,
@@ -125,6 +127,13 @@ def _word_weights(step: Step) -> SentenceModule:
     return _loaded(WordWeights(len(config["vocab"])), step)
 
 
+def _logit_score(step: Step) -> SentenceModule:
+    config = require_known(step.config, step.where, ("true_token_id", "false_token_id", "module_input_name"))
+    if (read := config.get("module_input_name") or LOGITS) != LOGITS:
+        raise LoadError(f"{step.where}: a LogitScore over {read} is not served (module_input_name); {LOGITS} is.")
+    return LogitScore(config["true_token_id"], config.get("false_token_id"))
+
+
 BUILT: dict[str, Callable[[Step], SentenceModule]] = {
     "Pooling": _pooling,
     "Normalize": _normalize,
@@ -133,6 +142,7 @@ BUILT: dict[str, Callable[[Step], SentenceModule]] = {
     "WeightedLayerPooling": _layer_mean,
     "CNN": _convolutions,
     "WordWeights": _word_weights,
+    "LogitScore": _logit_score,
 }
 
 

@@ -12,6 +12,8 @@ from headrace.ir import PoolKind
 
 # What sentence-transformers calls the rows [B, S, H], a text's vector [B, d], and the rows of every layer, stacked.
 ROWS, VECTOR, LAYERS = "token_embeddings", "sentence_embedding", "all_layer_embeddings"
+# Logits over the vocabulary [B, S, V], and a pair's scores [B, n].
+LOGITS, SCORES = "causal_logits", "scores"
 # The token ids, what says where padding is (int [B, S], nonzero at real tokens), and the weights of tokens [B, S].
 IDS, PADDING, WEIGHTS = "input_ids", "attention_mask", "token_weights"
 Features = dict[str, Tensor]
@@ -85,6 +87,11 @@ class Chain(nn.Module):
         return Chain(step for step in self._steps if not {ROWS, LAYERS}.intersection((*step.reads, *step.writes)))
 
     @property
+    def scoring(self) -> LogitScore | None:
+        """The step that scores by tokens' logits, if there is one."""
+        return next((step for step in self._steps if isinstance(step, LogitScore)), None)
+
+    @property
     def _steps(self) -> list[SentenceModule]:
         return [step for step in self.steps if isinstance(step, SentenceModule)]
 
@@ -122,6 +129,21 @@ class Dense(nn.Module):
         """[..., in] to [..., out]."""
         out: Tensor = self.activation(self.linear(x))
         return out if self.residual is None else out + self.residual(x)
+
+
+class LogitScore(SentenceModule):
+    """How much likelier one token is than another after a text, in logits; of one token alone, its logit."""
+
+    def __init__(self, yes: int, no: int | None) -> None:
+        """Compare the tokens `yes` and `no`."""
+        super().__init__((LOGITS,), (SCORES,))
+        self.yes, self.no = yes, no
+
+    def forward(self, features: Features) -> Features:
+        """The scores [B, 1]."""
+        last: Tensor = torch.ops.headrace.pool(features[LOGITS].float(), features[PADDING], PoolKind.LAST.value)
+        score = last[:, self.yes, None]
+        return {SCORES: score if self.no is None else score - last[:, self.no, None]}
 
 
 class LayerMean(SentenceModule):

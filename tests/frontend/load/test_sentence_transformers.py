@@ -284,7 +284,7 @@ def refused(folder):
 def test_an_unknown_module_is_refused(written, kind, why):
     text = refused(written([ST + "Transformer", ST + "Pooling", kind], m1={"pooling_mode": "mean"}))
     assert f"modules.json names {kind}; known are sentence-transformers' Transformer, StaticEmbedding, Pooling" in text
-    assert text.endswith(f"WordWeights.{why}")
+    assert text.endswith(f"LogitScore.{why}")
 
 
 def test_somebodys_class_of_a_known_name_is_refused(written):
@@ -430,5 +430,5 @@ def test_a_cross_encoder_keeps_its_head_and_activation(tmp_path, count):
 
 def test_modules_after_a_transformer_with_a_head_are_refused(written):
     folder = written([ST + "Transformer", ST + "Pooling"], m1={"pooling_mode": "mean"})
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "fill-mask"}))
-    assert "puts Pooling after a transformer for fill-mask." in refused(folder)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "sequence-classification"}))
+    assert "puts Pooling after a transformer for sequence-classification (transformer_task)" in refused(folder)

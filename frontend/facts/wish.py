@@ -1,4 +1,4 @@
-"""A model without its head, for tasks that the head does not offer: a tagger's backbone embeds texts as any other."""
+"""A model as the task that is wished for takes it: a tagger's backbone embeds, a language model's yes and no score."""
 
 from __future__ import annotations
 
@@ -12,23 +12,33 @@ from headrace.frontend.capture.attention import evaluating
 from headrace.frontend.eager.run import DryRun, dry_run, without_target
 from headrace.frontend.eager.signature import signature
 from headrace.frontend.facts.array_axes import fit_arrays
+from headrace.frontend.facts.token_scores import as_reranker
 from headrace.frontend.load.checkpoint import Checkpoint
-from headrace.ir import TASK_RULES, OutputKind, Task
+from headrace.ir import TASK_RULES, Head, OutputKind, Task
 
 # The tasks that hidden rows answer, which every backbone makes.
 OF_ROWS = frozenset(task for task, rules in TASK_RULES.items() if OutputKind.HIDDEN in rules.outputs) | {Task.EMBED}
 
 
-def without_head(checkpoint: Checkpoint, wish: str | None) -> Checkpoint:
-    """The checkpoint of the backbone alone where `wish` is answered by hidden rows and the head does not offer it.
+def for_wish(checkpoint: Checkpoint, wish: str | None) -> Checkpoint:
+    """The checkpoint, of the backbone alone where `wish` is answered by hidden rows and the head does not offer it.
 
-    Sentence-transformers' folders are left alone: what their modules offer is their authors' choice.
+    A language model's, where scores are wished for, scores by two of its logits. Sentence-transformers' folders are
+    left alone: what their modules offer is their authors' choice.
     """
-    if wish not in OF_ROWS or checkpoint.sentence is not None:
+    if checkpoint.sentence is not None or (wish not in OF_ROWS and wish != Task.SCORE):
         return checkpoint
-    seen = _seen(checkpoint)
+    seen, rules = _seen(checkpoint), TASK_RULES[Task(wish)]
+    if seen.head in rules.heads:
+        return checkpoint
+    if wish == Task.SCORE:
+        return as_reranker(checkpoint) if seen.head is Head.CAUSAL_LM else checkpoint
+    return _without_head(checkpoint, seen, Task(wish))
+
+
+def _without_head(checkpoint: Checkpoint, seen: DryRun, wish: Task) -> Checkpoint:
     body = seen.pair or seen.backbone
-    if seen.head in TASK_RULES[Task(wish)].heads or body is checkpoint.module:
+    if body is checkpoint.module:
         return checkpoint
     warn(
         f"The model's head does not offer {wish} and is left out: its backbone, {_path(checkpoint.module, body)}, "
