@@ -151,6 +151,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
             labels=labels,
             pooling=pooling,
             similarity=checkpoint.similarity,
+            active=checkpoint.sentence.active if checkpoint.sentence else None,
         ),
         evidence=Evidence(
             claims=read_claims(config),
@@ -188,6 +189,9 @@ def _pooling(
         return Pooling(pools, sentence.normalize if sentence else False, "asked for")
     if sentence is not None and sentence.pools:
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
+    if sentence is not None and sentence.sparse:
+        # Of a table of tokens: the greatest, over the text, of one number a token.
+        return Pooling((PoolKind.MAX,), False, "modules.json") if seen.head is Head.NONE else None
     if seen.head not in (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM):
         return None
     if (own := _own_pooling(checkpoint, seen, last)) is not None:
@@ -235,6 +239,8 @@ def _outputs(checkpoint: Checkpoint, seen: DryRun, pooling: Pooling | None) -> t
         kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
     if checkpoint.sentence is not None and checkpoint.sentence.scores:
         kinds = (OutputKind.SEQUENCE_LOGITS, *kinds)
+    if checkpoint.sentence is not None and checkpoint.sentence.sparse:
+        kinds = (OutputKind.SPARSE_EMBEDDING, *kinds)
     return (*kinds, OutputKind.EMBEDDING) if pooling is not None else kinds
 
 

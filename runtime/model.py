@@ -21,6 +21,7 @@ from headrace.runtime.tasks.interface import Call
 from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
+from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
 from headrace.runtime.tasks.token_embed import token_embed
 from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
@@ -289,6 +290,27 @@ class CompiledModel:
         """One vector a token, special tokens included: float32 [t, d] a text. Prompts are as for `embed`."""
         return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt, prompt_name)
 
+    def sparse_embed(
+        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
+        max_active: int | None = None, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> SparseVectors:  # fmt: skip
+        """One sparse vector a text, as (indices, weights), with `.csr()` for SciPy. Prompts are as for `embed`.
+
+        Args:
+            max_active: keep so many of the largest numbers; None does as the folder says, else keeps all.
+        """
+        call = self._call(Task.SPARSE_EMBED, truncate, batch_size, progress)
+        return sparse_embed(call, texts, prompt, prompt_name, max_active)
+
+    def sparse_words(self, vectors: SparseVectors, top: int | None = None) -> list[list[tuple[str, float]]]:
+        """The tokens and weights of each vector of `sparse_embed`, the heaviest first: `top` of them, None for all.
+
+        Raises:
+            InputError: the vectors are not over the tokenizer's vocabulary, or there is no tokenizer.
+        """
+        return [words(one, vocabulary_of(self._tokenizer, vectors.width), top) for one in vectors]
+
     def classify(
         self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
         prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
@@ -364,10 +386,6 @@ class CompiledModel:
             TargetError: it does, and this version cannot run it.
         """
         self._not_yet(Task.GENERATE)
-
-    def sparse_embed(self, texts: str | Iterable[str], **options: Any) -> NoReturn:
-        """Refused: this version pools no sparse vectors. Errors as of `generate`."""
-        self._not_yet(Task.SPARSE_EMBED)
 
     def _not_yet(self, task: Task) -> NoReturn:
         self.engine.require(task)

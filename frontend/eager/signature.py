@@ -28,7 +28,12 @@ ROLES = dict(zip(FED, TOKENS, strict=True)) | dict.fromkeys(ARRAYS, Role.ARRAY)
 # Arguments that would make a model keep state or return more than is served.
 SWITCHES = {"use_cache": False, "return_dict": True}
 # What a chain of sentence-transformers' modules makes, by its name there.
-MADE = {OutputKind.EMBEDDING: VECTOR, OutputKind.TOKEN_EMBEDDING: ROWS, OutputKind.SEQUENCE_LOGITS: SCORES}
+MADE = {
+    OutputKind.EMBEDDING: VECTOR,
+    OutputKind.SPARSE_EMBEDDING: VECTOR,
+    OutputKind.TOKEN_EMBEDDING: ROWS,
+    OutputKind.SEQUENCE_LOGITS: SCORES,
+}
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,7 @@ class Served(nn.Module):
         # Held in a tuple: as a submodule it would stand twice among the parameters.
         self._backbone, self._pair = (backbone,), (pair,)
         # A head of the model's own makes the logits that no chain does.
-        self._chained = chain.writes(SCORES) or not {OutputKind.EMBEDDING, OutputKind.TOKEN_EMBEDDING}.isdisjoint(kinds)
+        self._chained = chain.writes(SCORES) or not {*MADE}.difference({OutputKind.SEQUENCE_LOGITS}).isdisjoint(kinds)
         self.makes_target = pair is not None and not signature.decodes
 
     def forward(

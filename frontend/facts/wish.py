@@ -14,7 +14,10 @@ from headrace.frontend.eager.signature import signature
 from headrace.frontend.facts.array_axes import fit_arrays
 from headrace.frontend.facts.token_scores import as_reranker
 from headrace.frontend.load.checkpoint import Checkpoint
-from headrace.ir import TASK_RULES, Head, OutputKind, Task
+from headrace.frontend.load.modules.chain import Chain
+from headrace.frontend.load.modules.sparse import Splade
+from headrace.frontend.load.sentence_transformers import SentenceModules
+from headrace.ir import TASK_RULES, Head, OutputKind, Similarity, Task
 
 # The tasks that hidden rows answer, which every backbone makes.
 OF_ROWS = frozenset(task for task, rules in TASK_RULES.items() if OutputKind.HIDDEN in rules.outputs) | {Task.EMBED}
@@ -23,17 +26,30 @@ OF_ROWS = frozenset(task for task, rules in TASK_RULES.items() if OutputKind.HID
 def for_wish(checkpoint: Checkpoint, wish: str | None) -> Checkpoint:
     """The checkpoint, of the backbone alone where `wish` is answered by hidden rows and the head does not offer it.
 
-    A language model's, where scores are wished for, scores by two of its logits. Sentence-transformers' folders are
-    left alone: what their modules offer is their authors' choice.
+    A language model's, where scores are wished for, scores by two of its logits; a masked language model's is pooled to
+    sparse vectors. Sentence-transformers' folders are left alone: what their modules offer is their authors' choice.
     """
-    if checkpoint.sentence is not None or (wish not in OF_ROWS and wish != Task.SCORE):
+    if checkpoint.sentence is not None or (wish not in OF_ROWS and wish not in (Task.SCORE, Task.SPARSE_EMBED)):
         return checkpoint
     seen, rules = _seen(checkpoint), TASK_RULES[Task(wish)]
     if seen.head in rules.heads:
         return checkpoint
     if wish == Task.SCORE:
         return as_reranker(checkpoint) if seen.head is Head.CAUSAL_LM else checkpoint
+    if wish == Task.SPARSE_EMBED:
+        return _splade(checkpoint) if seen.head is Head.MASKED_LM else checkpoint
     return _without_head(checkpoint, seen, Task(wish))
+
+
+def _splade(checkpoint: Checkpoint) -> Checkpoint:
+    """As sentence-transformers' SparseEncoder takes a masked language model: the greatest weight of each word."""
+    warn(
+        "Nothing says how the masked language model's logits are pooled: the greatest over the text is taken. One that "
+        "was not trained for that says nothing by its weights."
+    )
+    chain = Chain([Splade(sums=False, twice=False)])
+    sentence = SentenceModules((), chain, normalize=False, headless=False, sparse=True)
+    return replace(checkpoint, sentence=sentence, similarity=Similarity.DOT)
 
 
 def _without_head(checkpoint: Checkpoint, seen: DryRun, wish: Task) -> Checkpoint:

@@ -25,8 +25,10 @@ from headrace.frontend.load.pipeline import (
     MODULES,
     SETTINGS,
     STATIC,
+    TABLES,
     TRANSFORMER_FILES,
     Pipeline,
+    Step,
     held_pipeline,
     read_pipeline,
 )
@@ -96,6 +98,7 @@ def load(
     tokenizer: Any = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    route: str | None = None,
 ) -> Checkpoint:
     """Load a model in `dtype`, ready to trace.
 
@@ -103,27 +106,33 @@ def load(
         source: a folder, a hub id or a module. A module is used as it is, copied to the host where it lies elsewhere,
             and must already be in `dtype`.
         tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
+        route: of a Router, None takes the one that it names.
 
     Raises:
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
     """
     if isinstance(source, nn.Module):
         given = read_tokenizer(tokenizer, trust_remote_code)
-        made = _from_pipeline if _is_pipeline(source) else _from_module
-        held = made(source, dtype, given)
+        held = (
+            _from_pipeline(source, dtype, given, route) if _is_pipeline(source) else _from_module(source, dtype, given)
+        )
         return replace(held, side_files={**held.side_files, **_linked_out(tokenizer, tokenizer)})
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
     with readable(folder / MODULES):
-        pipeline = read_pipeline(folder)
+        pipeline = read_pipeline(folder, route)
         said = _said(pipeline)
     weights = folder / pipeline.transformer.path if pipeline else folder
     given = read_tokenizer(tokenizer, trust_remote_code)
-    if pipeline is not None and pipeline.transformer.kind == STATIC:
+    if pipeline is not None and pipeline.transformer.kind in TABLES:
         module, missing = read_static(pipeline.transformer, dtype), tuple[str, ...]()
-        found = given or static_tokenizer(pipeline.transformer, weights)
-        said = _bounded(said, found)
+        found = given or (
+            static_tokenizer(pipeline.transformer, weights)
+            if pipeline.transformer.kind == STATIC
+            else _folder_tokenizer(weights, trust_remote_code, None)
+        )
+        said = _bounded(said, pipeline.transformer, found)
     else:
         module, missing = _read_transformer(weights, pipeline, said, dtype, trust_remote_code)
         found = given or _folder_tokenizer(weights, trust_remote_code, pipeline)
@@ -161,9 +170,9 @@ def _collect_layers(module: nn.Module, said: _Said) -> None:
         module(torch.zeros((1, 1), dtype=torch.int64))
 
 
-def _bounded(said: _Said, tokenizer: Any) -> _Said:
+def _bounded(said: _Said, step: Step, tokenizer: Any) -> _Said:
     """Texts that a table of tokens reads: without special tokens, and cut where the tokenizer's own file says."""
-    length = static_limit(tokenizer)
+    length = static_limit(step, tokenizer)
     why = "the tokenizer's own truncation" if length is not None else said.text.why
     return replace(said, text=replace(said.text, special_tokens=False, max_length=length, why=why))
 
@@ -225,11 +234,11 @@ def _is_pipeline(module: nn.Module) -> bool:
     return any(one.__module__.startswith("sentence_transformers.") for one in module.__class__.__mro__)
 
 
-def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, route: str | None) -> Checkpoint:
     """A pipeline as it is: its own modules and tokenizer, whatever it would save."""
-    pipeline = held_pipeline(source)
+    pipeline = held_pipeline(source, route)
     live: Any = pipeline.transformer.live
-    if pipeline.transformer.kind == STATIC:
+    if pipeline.transformer.kind in TABLES:
         model, found = (
             read_static(pipeline.transformer, dtype),
             tokenizer or static_tokenizer(pipeline.transformer, Path()),
@@ -239,7 +248,7 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Che
     if not isinstance(model, nn.Module):
         raise LoadError(f"The {source.__class__.__name__} runs in another backend than torch. Load it with torch.")
     said, made = _said(pipeline), _from_module(model, dtype, found)
-    said = _bounded(said, found) if pipeline.transformer.kind == STATIC else said
+    said = _bounded(said, pipeline.transformer, found) if pipeline.transformer.kind in TABLES else said
     _require_template(said.text, made.tokenizer)
     _collect_layers(made.module, said)
     return replace(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.errors import LoadError
-from headrace.frontend.load.modules.build import build, require_weighable
+from headrace.frontend.load.modules.build import build, require_weighable, token_weights
 from headrace.frontend.load.modules.chain import (
     IDS,
     LOGITS,
@@ -19,12 +20,12 @@ from headrace.frontend.load.modules.chain import (
     Pooled,
     SentenceModule,
 )
-from headrace.frontend.load.pipeline import MODULES, SETTINGS, STATIC, Pipeline
-from headrace.frontend.load.text_rules import GENERATING, LABELLED, PLAIN, transformer_task
+from headrace.frontend.load.pipeline import MODULES, SETTINGS, SPARSE_STATIC, STATIC, Pipeline
+from headrace.frontend.load.text_rules import FILLING, GENERATING, LABELLED, PLAIN, transformer_task
 from headrace.ir import PoolKind, Similarity, Task
 
 # What there is before the first module after a transformer for each task.
-KNOWN = {PLAIN: (ROWS, IDS), GENERATING: (LOGITS, IDS), LABELLED: (SCORES,)}
+KNOWN = {PLAIN: (ROWS, IDS), GENERATING: (LOGITS, IDS), FILLING: (LOGITS, IDS), LABELLED: (SCORES,)}
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class SentenceModules:
         normalize: whether the last module normalises a text's vector; that is left to the caller's `normalize`.
         headless: whether the transformer ends in rows.
         scores: whether it is a cross-encoder, which scores by what the modules make.
+        sparse: whether it is a sparse encoder, whose vectors are mostly zeros.
+        active: the most numbers of a sparse vector that are not zero, None keeps all.
     """
 
     pools: tuple[PoolKind, ...]
@@ -44,18 +47,22 @@ class SentenceModules:
     normalize: bool
     headless: bool = True
     scores: bool = False
+    sparse: bool = False
+    active: int | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """What the modules define: scores; a vector a text where they pool; a vector a token in any case."""
         if self.scores:
             return (Task.SCORE, Task.CLASSIFY)
+        if self.sparse:
+            return (Task.SPARSE_EMBED,)
         return (Task.EMBED, Task.TOKEN_EMBED) if self.pools else (Task.TOKEN_EMBED,)
 
     @property
     def makes_rows(self) -> bool:
         """Whether a token's vector is another than the transformer's row, or all that there is."""
-        return self.chain.writes(ROWS) or not (self.pools or self.scores)
+        return self.chain.writes(ROWS) or not (self.pools or self.scores or self.sparse)
 
 
 def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
@@ -73,28 +80,44 @@ def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
         )
     if task == LABELLED:
         return None
-    dimensions, steps = _dimensions(pipeline), list(pipeline.steps[1:])
-    if kinds[0] == STATIC:  # which pools by itself
-        made = [Pooled((PoolKind.MEAN,)), *build(steps, {*KNOWN[task], VECTOR})]
-    else:
-        made = build(steps, set(KNOWN[task]))
+    made, dimensions = _made(pipeline, KNOWN[task]), _dimensions(pipeline)
     require_weighable(made, f"{pipeline.folder}/{MODULES}")
+    scores, sparse = (pipeline.settings.get("model_type") == kind for kind in ("CrossEncoder", "SparseEncoder"))
     # What normalises a text's vector is left to the caller's `normalize`, but for what is cut afterwards.
-    normalize = dimensions is None and _normalises(made)
+    normalize = dimensions is None and not sparse and _normalises(made)
     cut = [] if dimensions is None else [Applied(First(dimensions), VECTOR, VECTOR)]
     chain = Chain([*made[: -1 if normalize else None], *cut])
-    scores = pipeline.settings.get("model_type") == "CrossEncoder"
-    if scores and not chain.writes(SCORES):
-        raise LoadError(
-            f"{pipeline.folder} is a CrossEncoder of {', '.join(kinds)}, which do not score; a transformer for "
-            f"{LABELLED}, a LogitScore and a Dense into {SCORES} (module_output_name) do."
-        )
+    _require_made(pipeline, chain, SCORES if scores else VECTOR if sparse or task == FILLING else "")
     if task == GENERATING and not scores:
         raise LoadError(
             f"{pipeline.folder} makes {LOGITS} and is no CrossEncoder (model_type), which alone reads them."
         )
     pools = next((step.pool.kinds for step in made if isinstance(step, Pooled)), ())
-    return SentenceModules(pools, chain, normalize, task == PLAIN, scores)
+    active = pipeline.settings.get("max_active_dims")
+    return SentenceModules(pools, chain, normalize, task == PLAIN, scores, sparse, active)
+
+
+def _made(pipeline: Pipeline, known: Iterable[str]) -> list[SentenceModule]:
+    """The modules, those among them that a table of tokens stands for."""
+    first, *steps = pipeline.steps
+    if first.kind == STATIC:  # which pools by itself
+        return [Pooled((PoolKind.MEAN,)), *build(steps, {*known, VECTOR})]
+    if first.kind == SPARSE_STATIC:
+        return [token_weights(first), *build(steps, {*known, VECTOR})]
+    return build(steps, set(known))
+
+
+def _require_made(pipeline: Pipeline, chain: Chain, name: str) -> None:
+    """Refuse modules that do not make what a pipeline of this type answers, if it is known by its name."""
+    if name and not chain.writes(name):
+        kind = pipeline.settings.get("model_type") or "SentenceTransformer"
+        makers = {
+            SCORES: f"a transformer for {LABELLED}, a LogitScore and a Dense into {SCORES} (module_output_name) do",
+            VECTOR: "a Pooling, a SpladePooling and a table of tokens do",
+        }
+        raise LoadError(
+            f"{pipeline.folder} is a {kind} of {', '.join(pipeline.kinds)}, which make no {name}; {makers[name]}."
+        )
 
 
 def _normalises(made: list[SentenceModule]) -> bool:
@@ -108,7 +131,8 @@ def read_similarity(pipeline: Pipeline) -> Similarity:
     Raises:
         LoadError: a name that is none of sentence-transformers' for one vector a text.
     """
-    named = pipeline.settings.get("similarity_fn_name") or Similarity.COSINE
+    usual = Similarity.DOT if pipeline.settings.get("model_type") == "SparseEncoder" else Similarity.COSINE
+    named = pipeline.settings.get("similarity_fn_name") or usual
     if named not in list(Similarity):
         raise LoadError(
             f"{pipeline.folder}/{SETTINGS} compares vectors by {named} (similarity_fn_name); {', '.join(Similarity)} "

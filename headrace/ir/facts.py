@@ -174,6 +174,7 @@ class Facts:
         labels: of the head, None where it names none.
         pooling: how rows become a vector, None where the model makes none.
         similarity: what compares two such vectors.
+        active: the most numbers of a sparse vector that are not zero; None keeps all.
     """
 
     positions: Positions
@@ -184,6 +185,7 @@ class Facts:
     labels: Labels | None = None
     pooling: Pooling | None = None
     similarity: Similarity = Similarity.COSINE
+    active: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from headrace.frontend.load.modules.chain import (
     WordWeights,
 )
 from headrace.frontend.load.modules.pooling import SCALED, read_pools
+from headrace.frontend.load.modules.sparse import AutoEncoder, Splade, TokenWeights
 from headrace.frontend.load.pipeline import Step
 from headrace.ir import PoolKind
 
@@ -36,6 +37,7 @@ CONVOLUTIONS = ("out_channels", "kernel_sizes", "stride_sizes")
 LAYERED = ("num_hidden_layers", "layer_start")
 # How wide a module's rows are, which its weights say too.
 WIDTHS = ("embedding_dimension", "word_embedding_dimension", "in_embedding_dimension", "in_word_embedding_dimension")
+TIED = {"decoder.linear.weight": "encoder.weight"}
 WEIGHING = ("vocab", "word_weights", "unknown_word_weight")
 
 
@@ -134,6 +136,29 @@ def _logit_score(step: Step) -> SentenceModule:
     return LogitScore(config["true_token_id"], config.get("false_token_id"))
 
 
+def _splade(step: Step) -> SentenceModule:
+    config = require_known(
+        step.config, step.where, ("pooling_strategy", "activation_function"), (*WIDTHS, "chunk_size")
+    )
+    pooling, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if pooling not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
+        raise LoadError(
+            f"{step.where} pools by {pooling} what {activation} makes; max and sum are served, of relu and log1p_relu."
+        )
+    return Splade(pooling == "sum", activation == "log1p_relu")
+
+
+def _auto_encoder(step: Step) -> SentenceModule:
+    known = ("input_dim", "hidden_dim", "k", "normalize")
+    config = require_known(step.config, step.where, known, ("k_aux", "dead_threshold"))
+    sizes = config["input_dim"], config.get("hidden_dim", 512), config.get("k", 8)
+    module = AutoEncoder(*sizes, bool(config.get("normalize", False)))
+    # Encoder and decoder share one tensor, which a file holds by either name; what training counts comes along.
+    found = {TIED.get(name, name): tensor for name, tensor in weights_of(step).items()}
+    module.load_state_dict({name: found[name].clone() for name in module.state_dict() if name in found})
+    return module
+
+
 BUILT: dict[str, Callable[[Step], SentenceModule]] = {
     "Pooling": _pooling,
     "Normalize": _normalize,
@@ -143,6 +168,8 @@ BUILT: dict[str, Callable[[Step], SentenceModule]] = {
     "CNN": _convolutions,
     "WordWeights": _word_weights,
     "LogitScore": _logit_score,
+    "SpladePooling": _splade,
+    "SparseAutoEncoder": _auto_encoder,
 }
 
 
@@ -168,9 +195,23 @@ def _names(step: Step) -> tuple[str, str]:
 
 def _loaded(module: M, step: Step) -> M:
     """The module with the step's weights, of the module in memory or of its folder."""
-    tensors = step.live.state_dict() if step.live is not None else read_tensors(Path(step.where).parent)
-    module.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
+    module.load_state_dict({name: tensor.clone() for name, tensor in weights_of(step).items()})
     return module
+
+
+def token_weights(step: Step) -> SentenceModule:
+    """What a `SparseStaticEmbedding` does with the ids of a text.
+
+    Raises:
+        LoadError: its weights lie in a file of their own, or it says more than is known.
+    """
+    require_known(step.config, step.where, (), ("frozen",))
+    return _loaded(TokenWeights(len(weights_of(step)["weight"])), step)
+
+
+def weights_of(step: Step) -> Mapping[str, Tensor]:
+    """The weights of a step, of the module in memory or of its folder."""
+    return step.live.state_dict() if step.live is not None else read_tensors(Path(step.where).parent)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
 from headrace.errors import LoadError
-from headrace.frontend.load.modules.build import read_tensors
-from headrace.frontend.load.pipeline import STATIC, Step
+from headrace.frontend.load.modules.build import weights_of
+from headrace.frontend.load.pipeline import SPARSE_STATIC, STATIC, Step
 
 FILE = "tokenizer.json"
 
@@ -40,7 +40,10 @@ def read_static(step: Step, dtype: torch.dtype) -> nn.Module:
     Raises:
         LoadError: no such weights.
     """
-    held = step.live.state_dict() if step.live is not None else read_tensors(Path(step.where).parent)
+    held = dict(weights_of(step))
+    if step.kind == SPARSE_STATIC:
+        # What is looked up is told by the chain; a row says how much its token weighs.
+        return StaticRows(held["weight"][:, None].to(dtype)).eval()
     table = held.get("embedding.weight")
     if table is None:
         table = _folded(held, step.where)
@@ -67,13 +70,13 @@ def static_tokenizer(step: Step, folder: Path) -> Any:
     """
     made: Any = PreTrainedTokenizerFast
     if step.live is not None:
-        return made(tokenizer_object=step.live.tokenizer)
+        return step.live.tokenizer if step.kind == SPARSE_STATIC else made(tokenizer_object=step.live.tokenizer)
     if not (folder / FILE).is_file():
         raise LoadError(f"{folder} holds no {FILE}, by which a {STATIC} reads texts. Add it, or pass tokenizer=.")
     return made(tokenizer_file=str(folder / FILE))
 
 
-def static_limit(tokenizer: Any) -> int | None:
-    """The tokens that the tokenizer's own file cuts texts to, None where it does not."""
-    cut = tokenizer.backend_tokenizer.truncation
+def static_limit(step: Step, tokenizer: Any) -> int | None:
+    """The tokens that the tokenizer's own file cuts texts to, None where it does not; a sparse table's does not."""
+    cut = tokenizer.backend_tokenizer.truncation if step.kind == STATIC else None
     return None if cut is None else int(cut["max_length"])
