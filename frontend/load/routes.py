@@ -14,8 +14,8 @@ from headrace.utils.inside import inside
 
 LIBRARY, CLASSES = "sentence_transformers.", (".Router", ".Asym")
 FILES = ("router_config.json", "config.json")
-# What a route is found by where a caller names none; one that is named needs neither.
-IDLE = ("allow_empty_key", "route_mappings")
+# What a text's kind (an image, say) is led by; texts alone are read here.
+IDLE = ("route_mappings",)
 
 
 def routed(folder: Path, kind: str, path: str, route: str | None) -> list[tuple[str, str]]:
@@ -28,8 +28,12 @@ def routed(folder: Path, kind: str, path: str, route: str | None) -> list[tuple[
         return [(kind, path)]
     where = next((at for name in FILES if (at := folder / path / name).is_file()), folder / path / FILES[0])
     said = require_known(read_json(where), str(where), ("types", "structure", "parameters"))
-    parameters = require_known(said.get("parameters") or {}, str(where), ("default_route",), IDLE)
-    chosen = _chosen(route or parameters.get("default_route"), said["structure"], str(where))
+    named = require_known(said.get("parameters") or {}, str(where), ("default_route", "allow_empty_key"), IDLE)
+    # Without a default the first is one, unless that is forbidden.
+    usual = named.get("default_route") or (
+        next(iter(said["structure"])) if named.get("allow_empty_key", True) else None
+    )
+    chosen = _chosen(route or usual, said["structure"], str(where))
     places = [(str(said["types"][one]), str(Path(path) / one)) for one in said["structure"][chosen]]
     if out := [place for _, place in places if not inside(folder, place)]:
         raise LoadError(f"{where} names {', '.join(map(repr, out))}, outside its folder.")

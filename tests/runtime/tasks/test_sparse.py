@@ -190,7 +190,7 @@ def test_a_route_that_is_not_there(routes: tuple[Any, Path], folders: Path, tmp_
             load(source, dtype=torch.float32, route="query")
     from sentence_transformers.sparse_encoder.modules import Router
 
-    router = Router({"query": table(folders), "document": splade(folders, "max")})
+    router = Router({"query": table(folders), "document": splade(folders, "max")}, allow_empty_key=False)
     with pytest.raises(LoadError, match="has the routes query, document, and none is named"):
         load(st.SparseEncoder(modules=[router], device="cpu"), dtype=torch.float32)
 
