@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.runtime.model import CompiledModel
     from headrace.runtime.state.model_state import ModelState, register_model_state
     from headrace.runtime.tasks.classify import Classification
+    from headrace.runtime.tasks.precision import ranges_of
     from headrace.runtime.tasks.token_classify import Entity
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ LAZY = {
     "register_model_state": "headrace.runtime.state.model_state",
     "Classification": "headrace.runtime.tasks.classify",
     "Entity": "headrace.runtime.tasks.token_classify",
+    "ranges_of": "headrace.runtime.tasks.precision",
 }
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "compile",
     "load",
     "lower",
+    "ranges_of",
     "register_model_state",
     "trace",
 ]

@@ -91,6 +91,7 @@ EXTRAS = {
     "onnx": "export",
     "onnxscript": "export",
     "onnx_ir": "export",
+    "scipy": "sparse",
 }
 
 

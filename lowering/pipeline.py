@@ -14,6 +14,7 @@ from headrace.lowering.decide.route import DecideRoute
 from headrace.lowering.forms.choose import ChooseLayout
 from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.merge_linear import MergeLinear
+from headrace.lowering.optimise.pool_first import PoolFirst
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.recover.recover import Recover
 from headrace.lowering.types import check_against_eager
@@ -43,8 +44,8 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
 def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
     """From there to the program of one task, ready for a backend's decompositions."""
     if layout is Layout.PADDED:
-        return (SelectTask(task),)
-    return (SelectTask(task), ChooseLayout(layout), MergeLinear())
+        return (SelectTask(task), PoolFirst())
+    return (SelectTask(task), PoolFirst(), ChooseLayout(layout), MergeLinear())
 
 
 def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> Program:

@@ -70,14 +70,14 @@ class PlainTokenizer:
         return None if token is None else self.backend_tokenizer.token_to_id(token)
 
     def __call__(
-        self, texts: list[str], pairs: list[str] | None = None, **_options: Any
+        self, texts: list[str], pairs: list[str] | None = None, *, add_special_tokens: bool = True, **_options: Any
     ) -> Found:  # fmt: skip
         """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
         given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         # Files bring settings of their own, and whoever asks the library directly leaves some behind.
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.no_truncation()
-        encodings = self.backend_tokenizer.encode_batch(given)
+        encodings = self.backend_tokenizer.encode_batch(given, add_special_tokens=add_special_tokens)
         return Found(
             encodings,
             input_ids=[one.ids for one in encodings],
