@@ -14,6 +14,7 @@ from headrace.frontend.capture.attention import evaluating
 from headrace.frontend.export.exporter import export
 from headrace.frontend.facts.config_claims import config_hash
 from headrace.frontend.facts.pipeline import cut_head, look_at, read_evidence, read_facts, read_signature
+from headrace.frontend.facts.wish import for_wish
 from headrace.frontend.load.checkpoint import Checkpoint
 from headrace.frontend.probe.behaviour import Behaviour
 from headrace.ir import PoolKind, Program, Source, Stage
@@ -27,16 +28,19 @@ class Traced:
     behaviour: Behaviour
 
 
-def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None) -> Traced:
+def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wish: str | None = None) -> Traced:
     """Export the model once, with a dynamic batch and sequence.
 
     Args:
         pools: how rows become a vector, () for the model's own one; None follows the folder, else takes the model's
             own where it was made for that, else mean for a bidirectional model and last for a causal one.
+        wish: the task that is asked for, see `for_wish`.
 
     Raises:
         TraceError: the code can't be exported so.
     """
+    with _padding_id(checkpoint.config):
+        checkpoint = for_wish(checkpoint, wish)
     module, config = checkpoint.module, checkpoint.config
     with _padding_id(config), evaluating(module):
         look = look_at(checkpoint, pools)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.runtime.model import CompiledModel
     from headrace.runtime.state.model_state import ModelState, register_model_state
     from headrace.runtime.tasks.classify import Classification
+    from headrace.runtime.tasks.precision import ranges_of
     from headrace.runtime.tasks.token_classify import Entity
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ LAZY = {
     "Classification": "headrace.runtime.tasks.classify",
     "Entity": "headrace.runtime.tasks.token_classify",
     "Generation": "headrace.runtime.generate.generation",
+    "ranges_of": "headrace.runtime.tasks.precision",
 }
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "compile",
     "load",
     "lower",
+    "ranges_of",
     "register_model_state",
     "trace",
 ]

@@ -92,6 +92,7 @@ EXTRAS = {
     "onnxscript": "export",
     "onnx_ir": "export",
     "llguidance": "guided",
+    "scipy": "sparse",
 }
 
 

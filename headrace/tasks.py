@@ -208,6 +208,8 @@ def _hint(program: Program, wish: str) -> str:
     opens = program.decision.prefill is Prefill.CHUNKED and wish in TOKEN_LEVEL and wish in offered(program)
     if supported:
         also = f", or {SINGLE_PASS_HINT} to enable {wish}" if opens else ""
+        if wish in (Task.EMBED, Task.TOKEN_EMBED) and wish not in offered(program):
+            also = f', or compile with task="{wish}" to leave the head out and let the backbone answer'
         return f"Choose one of: {', '.join(supported)}{also}."
     if opens:
         return f"To make it work, {SINGLE_PASS_HINT}: every token of a sequence is then present in one step."

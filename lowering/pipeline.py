@@ -15,6 +15,7 @@ from headrace.lowering.forms.cached import CacheStates
 from headrace.lowering.forms.choose import ChooseLayout
 from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.merge_linear import MergeLinear
+from headrace.lowering.optimise.pool_first import PoolFirst
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.recover.recover import Recover
 from headrace.lowering.types import check_against_eager
@@ -46,8 +47,8 @@ def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
     if TASK_RULES[task].needs is Needs.DECODING:
         return (SelectTask(task, (OutputKind.HIDDEN,)), CacheStates(), MergeLinear())
     if layout is Layout.PADDED:
-        return (SelectTask(task),)
-    return (SelectTask(task), ChooseLayout(layout), MergeLinear())
+        return (SelectTask(task), PoolFirst())
+    return (SelectTask(task), PoolFirst(), ChooseLayout(layout), MergeLinear())
 
 
 def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> Program:

@@ -15,7 +15,7 @@ from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
-from headrace.frontend.load.sentence_transformers import pool_kind
+from headrace.frontend.load.modules.pooling import pool_kind
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
@@ -238,6 +238,8 @@ def trace(
     prefill: str | None = None,
     tokenizer: Any = None,
     pooling: str | tuple[str, ...] | None = None,
+    task: str | None = None,
+    route: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool | None = None,
@@ -251,6 +253,9 @@ def trace(
         tokenizer: a tokenizer or its folder, where the model's folder has none.
         pooling: how rows become a vector, over what the folder says: cls, last, mean, max, weightedmean,
             mean_sqrt_len_tokens, or several to be concatenated; own takes the vector that the model returns by itself.
+        task: what is wished for: a head that offers no vectors is left out for embed and token_embed, and a language
+            model scores pairs by its logits of yes and no, a masked one makes sparse vectors.
+        route: of a sentence-transformers folder with a Router: "query" or "document", or what it names them.
         revision: of a hub id.
         trust_remote_code: run Python code that comes with the folder.
 
@@ -264,11 +269,11 @@ def trace(
     with bar("Loading the model", shown=progress) as shown, sparing_the_old(), debug.stage("load"):
         checkpoint = load(
             model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=trust_remote_code, route=route,
         )  # fmt: skip
         shown.say("Tracing the model")
         with debug.stage("trace"):
-            traced = trace_checkpoint(checkpoint, kinds)
+            traced = trace_checkpoint(checkpoint, kinds, task)
     if (state := _brought_state(checkpoint)) is not None:
         # An artifact names it so: whoever loads one registers the class by that name.
         traced = Frontend(traced.program.with_(declared_state=state.__qualname__), traced.behaviour)
@@ -293,6 +298,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     prefill: str | None = None,
     tokenizer: Any = None,
     pooling: str | tuple[str, ...] | None = None,
+    route: str | None = None,
     token_budget: int | None = None,
     quantize: str | None = None,
     force: bool = False,
@@ -322,8 +328,8 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     require_choice("force", force)
     require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
-        model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, revision=revision,
-        trust_remote_code=trust_remote_code, progress=progress,
+        model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, task=task,
+        route=route, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
         task=task, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force, progress=progress

@@ -21,15 +21,18 @@ from headrace.runtime.tasks.embed import embed
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call
+from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.registry import answering
-from headrace.runtime.tasks.score import Ranked, ranked, score
+from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
+from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
 from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import similarity
+from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
+from headrace.runtime.text.prompts import side_prompt
 from headrace.runtime.text.tokenizer import Texts
-from headrace.runtime.text.validate import counts, many
+from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, first_runnable, runnable, select
 
@@ -252,6 +255,9 @@ class CompiledModel:
         dimensions: int | None = None,
         prompt: str | None = None,
         *,
+        prompt_name: str | None = None,
+        precision: str | None = None,
+        ranges: Any = None,
         truncate: bool | None = None,
         batch_size: int | None = None,
         progress: bool | None = None,
@@ -262,49 +268,115 @@ class CompiledModel:
             normalize: to unit length; None does as the sentence-transformers folder does, else not.
             dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default.
+            prompt_name: a prompt's name in the folder, and nothing else.
+            precision: "int8" and "uint8" count in 255 steps between each dimension's ranges; "binary" and "ubinary"
+                keep the sign alone, eight a number. None is "float32".
+            ranges: of int8 and uint8, [2, d]: `headrace.ranges_of` a representative set; None takes those of the
+                answer itself.
         """
-        return embed(self._call(Task.EMBED, truncate, batch_size, progress), texts, normalize, dimensions, prompt)
+        call = self._call(Task.EMBED, truncate, batch_size, progress)
+        return embed(call, texts, normalize, dimensions, prompt, prompt_name, precision, ranges)
+
+    def embed_query(self, texts: str | Iterable[str], **options: Any) -> Array:
+        """`embed` by the folder's prompt for queries, where it has one. Options as there, but for the prompt."""
+        return self.embed(texts, prompt=side_prompt(self.program, "query"), **options)
+
+    def embed_document(self, texts: str | Iterable[str], **options: Any) -> Array:
+        """`embed` by the folder's prompt for documents, where it has one. Options as there, but for the prompt."""
+        return self.embed(texts, prompt=side_prompt(self.program, "document"), **options)
 
     def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
-        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`."""
+        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`.
+
+        Raises:
+            InputError: a precision that needs ranges, without them: those of some texts are not those of all.
+        """
+        require_ranges(options.get("precision"), options.get("ranges"))
         source, done = self._reader.drawn(texts), 0
         while ahead := list(islice(source, AHEAD)):
             yield from self.counting_from(self._first + done).embed(ahead, **options)
             done += len(ahead)
 
     def token_embed(
-        self, texts: str | Iterable[str], prompt: str | None = None, *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
+        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
     ) -> list[Array]:  # fmt: skip
-        """One vector a token, special tokens included: float32 [t, d] a text."""
-        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt)
+        """One vector a token, special tokens included: float32 [t, d] a text. Prompts are as for `embed`."""
+        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt, prompt_name)
+
+    def sparse_embed(
+        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
+        max_active: int | None = None, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> SparseVectors:  # fmt: skip
+        """One sparse vector a text, as (indices, weights), with `.csr()` for SciPy. Prompts are as for `embed`.
+
+        Args:
+            max_active: keep so many of the largest numbers; None does as the folder says, else keeps all.
+        """
+        call = self._call(Task.SPARSE_EMBED, truncate, batch_size, progress)
+        return sparse_embed(call, texts, prompt, prompt_name, max_active)
+
+    def sparse_words(self, vectors: SparseVectors, top: int | None = None) -> list[list[tuple[str, float]]]:
+        """The tokens and weights of each vector of `sparse_embed`, the heaviest first: `top` of them, None for all.
+
+        Raises:
+            InputError: the vectors are not over the tokenizer's vocabulary, or there is no tokenizer.
+        """
+        return [words(one, vocabulary_of(self._tokenizer, vectors.width), top) for one in vectors]
 
     def classify(
-        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *,
-        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
+        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
     ) -> list[Classification]:  # fmt: skip
-        """The best label of each text or pair of texts, with every label's score. `prompt` is as for `embed`.
+        """The best label of each text or pair of texts, with every label's score. Prompts are as for `embed`.
 
         Args:
             texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
+            raw: the head's logits in place of scores.
         """
-        return classify(self._call(Task.CLASSIFY, truncate, batch_size, progress), texts, prompt)
+        call = self._call(Task.CLASSIFY, truncate, batch_size, progress)
+        return classify(call, texts, prompt, raw, prompt_name)
 
     def score(
-        self, pairs: Iterable[Pair], prompt: str | None = None, *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, pairs: Iterable[Pair], prompt: str | None = None, *, raw: bool = False, prompt_name: str | None = None,
+        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)].
 
         Args:
             prompt: as for `embed`; it goes before the first of the two.
+            raw: the head's logit in place of a score.
         """
-        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt)
+        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt, raw, prompt_name)
 
-    def rank(self, query: str, documents: Any, **options: Any) -> list[Ranked]:
-        """The documents, best first. Options as for `score`."""
-        one = not many(documents, "The documents")
-        return ranked(self.score([(query, document) for document in ([documents] if one else documents)], **options))
+    def rank(
+        self, query: str, documents: Any, top_k: int | None = None, return_documents: bool = False, **options: Any
+    ) -> list[Ranked]:
+        """The documents, best first: by `score`, or of a model that only embeds, by the similarity to the query.
+
+        Args:
+            top_k: how many of the best; None ranks all.
+            return_documents: whether each comes with its text.
+
+        Other options are `score`'s; of a model that embeds `embed`'s, where a prompt is the query's.
+        """
+        listed = read_documents(documents, top_k)
+        embeds = Task.SCORE not in self.tasks and Task.EMBED in self.tasks
+        scores = self._similar(query, listed, **options) if embeds else self._scored(query, listed, **options)
+        return ranked(scores, listed if return_documents else None, top_k)
+
+    def _scored(self, query: str, documents: list[Any], **options: Any) -> Sequence[float]:
+        return self.score([(query, document) for document in documents], **options)
+
+    def _similar(self, query: str, documents: list[Any], **options: Any) -> Sequence[float]:
+        own = {name: options.pop(name) for name in ("prompt", "prompt_name") if name in options}
+        asked = self.embed(query, **own, **options) if own else self.embed_query(query, **options)
+        if not documents:
+            return []
+        found: list[float] = self.similarity(asked, self.embed_document(documents, **options))[0].tolist()
+        return found
 
     def token_classify(
         self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
@@ -349,10 +421,6 @@ class CompiledModel:
         """
         return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
 
-    def sparse_embed(self, texts: str | Iterable[str], **options: Any) -> NoReturn:
-        """Refused: this version pools no sparse vectors. Errors as of `generate`."""
-        self._not_yet(Task.SPARSE_EMBED)
-
     def _not_yet(self, task: Task) -> NoReturn:
         self.engine.require(task)
         raise AssertionError(f"{task} can be run and has no method")
@@ -363,3 +431,7 @@ class CompiledModel:
         By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
         """
         return similarity(a, b, self.program.facts.similarity)
+
+    def similarity_pairwise(self, a: Array, b: Array) -> Array:
+        """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
+        return similarity_pairwise(a, b, self.program.facts.similarity)

@@ -36,8 +36,8 @@ OFFERS = {
     (Head.SEQ2SEQ_LM, 0): {"generate", "embed", "token_embed"},
     (Head.OTHER, 0): set(),
 }
-TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "sparse_embed"}
-POOLED = {"embed", "classify", "score"}
+TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask"}
+POOLED = {"embed", "classify", "score", "sparse_embed"}
 
 
 def decided(head, state, prefill, **changes):
@@ -232,8 +232,8 @@ def test_first_hint_of_a_decoder_that_offers_both():
     program = decided((Head.NONE, 0), State.DECODER, CHUNKED)
     assert refused(program, "token_embed") == (
         "The task token_embed is not supported. DecoderState with chunked prefill enables: classify, embed, generate, "
-        "score. Selected: token_embed. The model offers: embed, token_embed. Choose one of: embed, or compile with "
-        'prefill="single_pass" to enable token_embed.'
+        "score, sparse_embed. Selected: token_embed. The model offers: embed, token_embed. Choose one of: embed, or "
+        'compile with prefill="single_pass" to enable token_embed.'
     )
 
 
@@ -241,8 +241,8 @@ def test_second_hint_of_a_decoder_with_a_token_head():
     program = decided((Head.TOKEN, 3), State.DECODER, CHUNKED)
     assert refused(program, "token_classify") == (
         "The task token_classify is not supported. DecoderState with chunked prefill enables: classify, embed, "
-        "generate, score. Selected: token_classify. The model offers: token_classify. To make it work, compile with "
-        'prefill="single_pass": every token of a sequence is then present in one step.'
+        "generate, score, sparse_embed. Selected: token_classify. The model offers: token_classify. To make it work, "
+        'compile with prefill="single_pass": every token of a sequence is then present in one step.'
     )
 
 

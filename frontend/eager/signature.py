@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import TraceError
-from headrace.frontend.load.sentence_transformers import Pool
+from headrace.frontend.load.modules.chain import IDS, LAYERS, LOGITS, PADDING, ROWS, SCORES, VECTOR, Chain, Features
 from headrace.ir import Input, OutputKind, Role
 from headrace.sample import draw
 
@@ -27,6 +27,13 @@ TOKENS = (Role.IDS, Role.PADDING, Role.POSITIONS, Role.TYPES, Role.TARGET_IDS, R
 ROLES = dict(zip(FED, TOKENS, strict=True)) | dict.fromkeys(ARRAYS, Role.ARRAY)
 # Arguments that would make a model keep state or return more than is served.
 SWITCHES = {"use_cache": False, "return_dict": True}
+# What a chain of sentence-transformers' modules makes, by its name there.
+MADE = {
+    OutputKind.EMBEDDING: VECTOR,
+    OutputKind.SPARSE_EMBEDDING: VECTOR,
+    OutputKind.TOKEN_EMBEDDING: ROWS,
+    OutputKind.SEQUENCE_LOGITS: SCORES,
+}
 
 
 @dataclass(frozen=True)
@@ -164,8 +171,7 @@ class Served(nn.Module):
         backbone: nn.Module,
         pair: nn.Module | None,
         kinds: tuple[OutputKind, ...],
-        pool: Pool | None,
-        tail: nn.Module | None,
+        chain: Chain,
         own: str = "",
     ) -> None:
         """Keep the modules, which stay the caller's.
@@ -173,14 +179,17 @@ class Served(nn.Module):
         Args:
             backbone: returns the hidden rows, in an encoder-decoder the decoder's.
             pair: runs encoder and decoder; None without a decoder.
-            kinds: the outputs wanted; `pool` and `tail` make an embedding, `tail` alone token embeddings.
+            kinds: the outputs wanted.
+            chain: makes of hidden rows what the model itself does not return.
             own: the field in which the model returns an embedding of its own, which is taken in place of a pooled one.
         """
         super().__init__()
-        self.model, self.pool, self.tail = model, pool, tail
+        self.model, self.chain = model, chain
         self.signature, self.kinds, self.own = signature, kinds, own
         # Held in a tuple: as a submodule it would stand twice among the parameters.
         self._backbone, self._pair = (backbone,), (pair,)
+        # A head of the model's own makes the logits that no chain does.
+        self._chained = chain.writes(SCORES) or not {*MADE}.difference({OutputKind.SEQUENCE_LOGITS}).isdisjoint(kinds)
         self.makes_target = pair is not None and not signature.decodes
 
     def forward(
@@ -200,29 +209,47 @@ class Served(nn.Module):
         given = zip((*FED, *ARRAYS), (*tokens, pixel_values, input_values, input_features), strict=True)
         inputs = {name: value for name, value in given if value is not None}
         backbone, pair = self._backbone[0], self._pair[0]
-        with rows_of(backbone) as seen, rows_of(pair or backbone, encoder_rows) as encoded:
+        read_layers = _layers if self.chain.reads(LAYERS) else _no_rows
+        with (
+            rows_of(backbone) as seen,
+            rows_of(pair or backbone, encoder_rows) as encoded,
+            rows_of(backbone, read_layers) as layers,
+        ):
             output = call(self.model, self.signature, inputs)
         rows = {OutputKind.DECODER_HIDDEN: seen[-1]}
         main = seen[-1] if pair is None else encoded[-1]
         # Arrays are never padded, so that every row of theirs is real.
         padding = main.new_ones(main.shape[:2], dtype=torch.int64) if attention_mask is None else attention_mask
-        return tuple(self._take(kind, output, rows.get(kind, main), padding) for kind in self.kinds)
+        given_rows = {PADDING: padding} | ({} if input_ids is None else {IDS: input_ids})
+        made = self._made(output, main, given_rows, layers[-1]) if self._chained else {}
+        return tuple(self._take(kind, output, rows.get(kind, main), made) for kind in self.kinds)
 
-    def _take(self, kind: OutputKind, output: Any, rows: Tensor, padding: Tensor) -> Tensor:
+    def _made(self, output: Any, rows: Tensor, given: Features, layers: Tensor | None) -> Features:
+        """What the chain makes of the rows, and of the model's own vector where that is taken."""
+        features = given | {ROWS: rows.float()} | ({} if layers is None else {LAYERS: layers})
+        if self.chain.reads(LOGITS) and (logits := head_rows(output)) is not None:
+            features[LOGITS] = logits
+        made: Features = self.chain(features | ({VECTOR: getattr(output, self.own).float()} if self.own else {}))
+        return made
+
+    def _take(self, kind: OutputKind, output: Any, rows: Tensor, made: Features) -> Tensor:
+        if (name := MADE.get(kind)) in made:
+            return made[name]
         if kind in (OutputKind.HIDDEN, OutputKind.DECODER_HIDDEN):
             return rows
-        if kind is OutputKind.EMBEDDING:
-            assert self.pool is not None or self.own
-            vectors: Tensor = getattr(output, self.own).float() if self.pool is None else self.pool(rows, padding)
-            # Modules without a Pooling before them work on tokens, not on a text's vector.
-            if self.tail is not None and OutputKind.TOKEN_EMBEDDING not in self.kinds:
-                vectors = self.tail(vectors)
-            return vectors
-        if kind is OutputKind.TOKEN_EMBEDDING:
-            return self.tail(rows.float()) if self.tail is not None else rows
         taken = head_rows(output)
         assert taken is not None
         return taken
+
+
+def _no_rows(output: Any) -> Tensor:
+    return None  # type: ignore[return-value]
+
+
+def _layers(output: Any) -> Tensor:
+    """The rows [L, B, S, H] of every layer in a backbone's output; None where it returns none."""
+    layers: Any = getattr(output, "hidden_states", None)
+    return None if layers is None else torch.stack(layers).float()  # type: ignore[return-value]
 
 
 def sample(

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import Call
+from headrace.frontend.load.sentence_transformers import SentenceModules
 from headrace.ir import SEQUENCE, TARGET, Head, Output, OutputKind
 
 # What a head returns, beside the hidden rows that its choice of rows is found from.
@@ -81,16 +82,21 @@ def _values(output: Any) -> Iterable[Any]:
     return output if isinstance(output, (tuple, list)) else (output,)
 
 
-def output_kinds(head: Head, paired: bool, tail: bool, pooled: bool) -> tuple[OutputKind, ...]:
+def output_kinds(head: Head, paired: bool, sentence: SentenceModules | None, pooled: bool) -> tuple[OutputKind, ...]:
     """What the served forward returns, in order.
 
     Args:
         paired: whether there is an encoder and a decoder.
-        tail: whether modules after the model make token embeddings of its rows.
+        sentence: the modules after the model, None without any.
         pooled: whether a vector is made of each text.
     """
     kinds = (PAIR_OUTPUTS if paired else HEAD_OUTPUTS)[head]
-    kinds = (*kinds, OutputKind.TOKEN_EMBEDDING) if tail else kinds
+    if sentence is not None and sentence.makes_rows:
+        kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
+    if sentence is not None and sentence.scores:
+        kinds = (OutputKind.SEQUENCE_LOGITS, *kinds)
+    if sentence is not None and sentence.sparse:
+        kinds = (OutputKind.SPARSE_EMBEDDING, *kinds)
     return (*kinds, OutputKind.EMBEDDING) if pooled else kinds
 
 

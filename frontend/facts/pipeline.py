@@ -28,18 +28,21 @@ from headrace.frontend.facts.positions import (
     read_table,
     with_defaults,
 )
+from headrace.frontend.facts.token_scores import require_logits
 from headrace.frontend.load.checkpoint import Checkpoint
 from headrace.frontend.load.decoding import held_config, read_decoding
-from headrace.frontend.load.sentence_transformers import Pool
+from headrace.frontend.load.modules.chain import Chain
 from headrace.ir import (
     BATCH,
     SEQUENCE,
     TARGET,
+    TASK_RULES,
     Decoding,
     Evidence,
     Facts,
     Head,
     Input,
+    Labels,
     Limits,
     OutputKind,
     Pooling,
@@ -47,6 +50,7 @@ from headrace.ir import (
     Positions,
     PositionSource,
     Signature,
+    Task,
 )
 
 
@@ -94,12 +98,12 @@ class Look:
     @property
     def served(self) -> Served:
         """The module that is traced."""
-        seen, sentence = self.model.seen, self.checkpoint.sentence
-        tail = sentence.modules if sentence and len(sentence.modules) else None
-        pool = Pool(self.pooling.kinds) if self.pooling and not self.own else None
-        return Served(
-            self.model.module, self.model.signature, seen.backbone, seen.pair, self.kinds, pool, tail, self.own
-        ).eval()
+        model, seen, sentence = self.model, self.model.seen, self.checkpoint.sentence
+        chain = sentence.chain if sentence else Chain()
+        require_logits(chain.scoring, seen)
+        if self.pooling is not None:
+            chain = chain.after_pooling() if self.own else chain.pooled_by(self.pooling.kinds)
+        return Served(model.module, model.signature, seen.backbone, seen.pair, self.kinds, chain, self.own).eval()
 
 
 def look_at(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None) -> Look:
@@ -113,8 +117,7 @@ def look_at(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None) -> Look:
         model = find(model)
     last = reads_last_position(model)
     pooling = choose_pooling(checkpoint, model, pools, last)
-    tail = checkpoint.sentence is not None and not checkpoint.sentence.pools
-    kinds = output_kinds(model.seen.head, model.seen.pair is not None, tail, pooling is not None)
+    kinds = output_kinds(model.seen.head, model.seen.pair is not None, checkpoint.sentence, pooling is not None)
     return Look(checkpoint, model, last, pooling, kinds, _traced_on(model))
 
 
@@ -171,10 +174,11 @@ def read_facts(exported: ExportedProgram, look: Look) -> Facts:
         target_limits=find_target_limits(exported, model.config) if model.signature.decodes else None,
         text=said.text,
         filling=read_filling(said.tokenizer, limits, look.own) if look.last and look.own else None,
-        labels=read_labels(model.config, model.seen.head, model.seen.width, said.activation),
+        labels=_labels(exported, look),
         pooling=look.pooling,
         similarity=said.similarity,
         decoding=_decoding(exported, look),
+        active=said.sentence.active if said.sentence else None,
     )
 
 
@@ -185,6 +189,16 @@ def _decoding(exported: ExportedProgram, look: Look) -> Decoding | None:
         return None
     logits = graphs.outputs_of(exported)[look.kinds.index(OutputKind.VOCABULARY_LOGITS)]
     return read_decoding(held_config(look.model.module), int(logits.meta["val"].shape[-1]), pair=seen.pair is not None)
+
+
+def _labels(exported: ExportedProgram, look: Look) -> Labels | None:
+    """Of the head, or of the modules that score by what the model returns."""
+    said, seen = look.checkpoint, look.model.seen
+    head, width = seen.head, seen.width
+    if said.sentence is not None and said.sentence.scores:
+        scores = graphs.outputs_of(exported)[look.kinds.index(OutputKind.SEQUENCE_LOGITS)]
+        head, width = Head.SEQUENCE, int(scores.meta["val"].shape[-1])
+    return read_labels(said.config, head, width, said.activation)
 
 
 def _lengths(exported: ExportedProgram, look: Look) -> tuple[Positions, Limits]:
@@ -198,13 +212,20 @@ def _lengths(exported: ExportedProgram, look: Look) -> tuple[Positions, Limits]:
 
 def read_evidence(exported: ExportedProgram, look: Look) -> Evidence:
     """What the passes weigh beside the graph."""
-    said, seen = look.checkpoint, look.model.seen
+    said, seen, declared = look.checkpoint, look.model.seen, _declared(look.checkpoint, _labels(exported, look))
     return Evidence(
         claims=read_claims(said.config),
         routed_experts=regroups_tokens(exported),
         attention_calls=len(seen.calls),
         recurrent_calls=seen.recurrent,
         missing=tuple(f"model.{name}" for name in said.missing),
-        declared_tasks=said.sentence.tasks if said.sentence else (),
-        declared_default=said.sentence.tasks[0] if said.sentence else None,
+        declared_tasks=declared,
+        declared_default=next(iter(declared), None),
     )
+
+
+def _declared(checkpoint: Checkpoint, labels: Labels | None) -> tuple[Task, ...]:
+    """The tasks that the modules define, their default first; as of heads, one label alone scores."""
+    several = labels is not None and len(labels.names) > 1
+    tasks = checkpoint.sentence.tasks if checkpoint.sentence else ()
+    return tuple(task for task in tasks if not (several and TASK_RULES[task].one_label))

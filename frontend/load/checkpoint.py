@@ -19,7 +19,19 @@ from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
 from headrace.frontend.load.keys import require_known
-from headrace.frontend.load.pipeline import MODULES, SETTINGS, TRANSFORMER_FILES, Pipeline, held_pipeline, read_pipeline
+from headrace.frontend.load.modules.chain import LAYERS
+from headrace.frontend.load.modules.static import read_static, static_limit, static_tokenizer
+from headrace.frontend.load.pipeline import (
+    MODULES,
+    SETTINGS,
+    STATIC,
+    TABLES,
+    TRANSFORMER_FILES,
+    Pipeline,
+    Step,
+    held_pipeline,
+    read_pipeline,
+)
 from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
@@ -86,6 +98,7 @@ def load(
     tokenizer: Any = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    route: str | None = None,
 ) -> Checkpoint:
     """Load a model in `dtype`, ready to trace.
 
@@ -93,32 +106,43 @@ def load(
         source: a folder, a hub id or a module. A module is used as it is, copied to the host where it lies elsewhere,
             and must already be in `dtype`.
         tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
+        route: of a Router, None takes the one that it names.
 
     Raises:
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
     """
     if isinstance(source, nn.Module):
         given = read_tokenizer(tokenizer, trust_remote_code)
-        made = _from_pipeline if _is_pipeline(source) else _from_module
-        held = made(source, dtype, given)
+        held = (
+            _from_pipeline(source, dtype, given, route) if _is_pipeline(source) else _from_module(source, dtype, given)
+        )
         return replace(held, side_files={**held.side_files, **_linked_out(tokenizer, tokenizer)})
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
     with readable(folder / MODULES):
-        pipeline = read_pipeline(folder)
+        pipeline = read_pipeline(folder, route)
         said = _said(pipeline)
     weights = folder / pipeline.transformer.path if pipeline else folder
-    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None
-    config = _config(weights, trust_remote_code, changes)
-    module, missing = read_weights(weights, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
-    found = read_tokenizer(tokenizer, trust_remote_code) or _folder_tokenizer(weights, trust_remote_code, pipeline)
+    given = read_tokenizer(tokenizer, trust_remote_code)
+    if pipeline is not None and pipeline.transformer.kind in TABLES:
+        module, missing = read_static(pipeline.transformer, dtype), tuple[str, ...]()
+        found = given or (
+            static_tokenizer(pipeline.transformer, weights)
+            if pipeline.transformer.kind == STATIC
+            else _folder_tokenizer(weights, trust_remote_code, None)
+        )
+        said = _bounded(said, pipeline.transformer, found)
+    else:
+        module, missing = _read_transformer(weights, pipeline, said, dtype, trust_remote_code)
+        found = given or _folder_tokenizer(weights, trust_remote_code, pipeline)
     _require_template(said.text, found)
+    _collect_layers(module, said)
     linked = _linked_out(folder, weights) if tokenizer is None else _linked_out(tokenizer, tokenizer)
     return Checkpoint(
         name=str(source),
         module=module.eval(),
-        config=getattr(module, "config", config),
+        config=getattr(module, "config", None),
         tokenizer=found,
         sentence=said.sentence,
         missing=missing,
@@ -130,12 +154,35 @@ def load(
     )
 
 
+def _read_transformer(
+    folder: Path, pipeline: Pipeline | None, said: _Said, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model of a folder, and the names of its parameters that the folder lacks."""
+    changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None and said.sentence.headless
+    config = _config(folder, trust_remote_code, changes)
+    return read_weights(folder, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
+
+
+@torch.no_grad()
+def _collect_layers(module: nn.Module, said: _Said) -> None:
+    """Where the rows of every layer are read, let transformers hook on to the layers, which it does in a first call."""
+    if said.sentence is not None and said.sentence.chain.reads(LAYERS):
+        module(torch.zeros((1, 1), dtype=torch.int64))
+
+
+def _bounded(said: _Said, step: Step, tokenizer: Any) -> _Said:
+    """Texts that a table of tokens reads: without special tokens, and cut where the tokenizer's own file says."""
+    length = static_limit(step, tokenizer)
+    why = "the tokenizer's own truncation" if length is not None else said.text.why
+    return replace(said, text=replace(said.text, special_tokens=False, max_length=length, why=why))
+
+
 def _said(pipeline: Pipeline | None) -> _Said:
     if pipeline is None:
         return _Said(None)
     sentence = read_sentence_modules(pipeline)
     if sentence is not None:
-        sentence = replace(sentence, modules=sentence.modules.to(dtype=torch.float32))
+        sentence = replace(sentence, chain=sentence.chain.to(dtype=torch.float32))
     return _Said(sentence, read_text_rules(pipeline), read_similarity(pipeline), pipeline.settings.get("activation_fn"))
 
 
@@ -187,15 +234,23 @@ def _is_pipeline(module: nn.Module) -> bool:
     return any(one.__module__.startswith("sentence_transformers.") for one in module.__class__.__mro__)
 
 
-def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, route: str | None) -> Checkpoint:
     """A pipeline as it is: its own modules and tokenizer, whatever it would save."""
-    pipeline = held_pipeline(source)
+    pipeline = held_pipeline(source, route)
     live: Any = pipeline.transformer.live
-    model = live.auto_model
+    if pipeline.transformer.kind in TABLES:
+        model, found = (
+            read_static(pipeline.transformer, dtype),
+            tokenizer or static_tokenizer(pipeline.transformer, Path()),
+        )
+    else:
+        model, found = live.auto_model, tokenizer or live.tokenizer
     if not isinstance(model, nn.Module):
         raise LoadError(f"The {source.__class__.__name__} runs in another backend than torch. Load it with torch.")
-    said, made = _said(pipeline), _from_module(model, dtype, tokenizer or live.tokenizer)
+    said, made = _said(pipeline), _from_module(model, dtype, found)
+    said = _bounded(said, pipeline.transformer, found) if pipeline.transformer.kind in TABLES else said
     _require_template(said.text, made.tokenizer)
+    _collect_layers(made.module, said)
     return replace(
         made,
         name=str(pipeline.folder),

@@ -15,17 +15,49 @@ from torch import Tensor, nn
 
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import read_json, require_known
+from headrace.frontend.load.routes import held_route, require_router, routed
 from headrace.utils.inside import inside
 
-KNOWN = "Transformer, Pooling, Dense, Normalize"
+TRANSFORMER, MLM, STATIC, SPARSE_STATIC = "Transformer", "MLMTransformer", "StaticEmbedding", "SparseStaticEmbedding"
+FIRST = (TRANSFORMER, MLM, STATIC, SPARSE_STATIC)
+TABLES = (STATIC, SPARSE_STATIC)
+# The modules that are served behind one of these.
+AFTER = (
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "LayerNorm",
+    "Dropout",
+    "WeightedLayerPooling",
+    "CNN",
+    "WordWeights",
+    "LogitScore",
+    "SpladePooling",
+    "SparseAutoEncoder",
+)
+KNOWN = ", ".join((*FIRST, *AFTER))
+# Why a module that sentence-transformers has is not served.
+REFUSED = {
+    "WordEmbeddings": "its words are split by rules of its own, which no tokenizer library has",
+    "BoW": "its words are split by rules of its own, which no tokenizer library has",
+    "LSTM": "it works behind WordEmbeddings alone, which is not served",
+    "CLIPModel": "it reads images beside texts; give the CLIP model itself",
+}
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # The names that the transformer's own file has had; the first that says something is read.
 TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+# Where other modules say what they are, if not in config.json.
+FILES = {TRANSFORMER: TRANSFORMER_FILES, MLM: TRANSFORMER_FILES, "CNN": ("cnn_config.json",)}
+# Of the others, older versions wrote no file, or they need none.
+CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights", "LogitScore")
 # What the pipeline says of itself. Versions are those that wrote it, or that its author asks for.
-APPLIED = ("model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "activation_fn")
+APPLIED = (
+    *("model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "activation_fn"),
+    "max_active_dims",
+)
 IDLE = ("__version__", "requirements")
 # An entry of modules.json; the keywords that a module's forward takes are none of encode's without a wish.
 ENTRY = ("idx", "name", "path", "type", "kwargs")
@@ -86,9 +118,17 @@ class Pipeline:
         """The module that makes one vector of a text's rows, if there is one."""
         return next((step for step in self.steps if step.kind == "Pooling"), None)
 
+    @property
+    def pools(self) -> bool:
+        """Whether a text has one vector."""
+        return self.pooling is not None or self.transformer.kind == STATIC
 
-def read_pipeline(folder: Path) -> Pipeline | None:
+
+def read_pipeline(folder: Path, route: str | None = None) -> Pipeline | None:
     """The pipeline of a folder; None where it has no modules.json, without which nothing else of it is read.
+
+    Args:
+        route: of a Router; None takes the one that it names as its default.
 
     Raises:
         LoadError: a file that cannot be read, a module or a key that is not known.
@@ -102,16 +142,18 @@ def read_pipeline(folder: Path) -> Pipeline | None:
         require_known(entry, f"{folder}/{MODULES}", ENTRY)
     if out := [entry["path"] for entry in listed if not inside(folder, entry.get("path") or ".")]:
         raise LoadError(f"{folder}/{MODULES} names {', '.join(map(repr, out))}, outside its folder.")
-    kinds = _known_kinds([str(entry["type"]) for entry in listed], f"{folder}/{MODULES}")
-    steps = [_read_step(folder, kind, str(entry.get("path", ""))) for kind, entry in zip(kinds, listed, strict=True)]
+    named = [(str(entry["type"]), str(entry.get("path", ""))) for entry in listed]
+    named = [one for kind, path in named for one in routed(folder, kind, path, route)]
+    require_router(route, [str(entry["type"]) for entry in listed], f"{folder}/{MODULES}")
+    kinds = _known_kinds([kind for kind, _ in named], f"{folder}/{MODULES}")
+    steps = [_read_step(folder, kind, path) for kind, (_, path) in zip(kinds, named, strict=True)]
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     return _checked(Pipeline(folder, tuple(steps), settings))
 
 
 def _read_step(folder: Path, kind: str, path: str) -> Step:
-    names = TRANSFORMER_FILES if kind == "Transformer" else ("config.json",)
-    files = [folder / path / name for name in names]
-    if kind in ("Pooling", "Dense"):  # of the others, older versions wrote no file
+    files = [folder / path / name for name in FILES.get(kind, ("config.json",))]
+    if kind in CONFIGURED:
         return Step(kind, path, read_json(files[0]), str(files[0]))
     for file in files:
         if file.is_file() and (config := read_json(file)):
@@ -119,15 +161,19 @@ def _read_step(folder: Path, kind: str, path: str) -> Step:
     return Step(kind, path, {}, str(files[0]))
 
 
-def held_pipeline(model: nn.Module) -> Pipeline:
+def held_pipeline(model: nn.Module, route: str | None = None) -> Pipeline:
     """The pipeline of an object in memory: nothing is written, and every module is the object's own.
+
+    Args:
+        route: as of `read_pipeline`.
 
     Raises:
         LoadError: a module that says nothing of itself, or is not known.
     """
     name = f"a {model.__class__.__name__} module"
-    held = list(model.children())
-    kinds = _known_kinds([f"{one.__class__.__module__}.{one.__class__.__name__}" for one in held], name)
+    require_router(route, [_class(one) for one in model.children()], name)
+    held = [one for child in model.children() for one in held_route(child, route, name)]
+    kinds = _known_kinds([_class(one) for one in held], name)
     if silent := [kind for kind, one in zip(kinds, held, strict=True) if not hasattr(one, "get_config_dict")]:
         raise LoadError(
             f"{name} holds a {silent[0]} of another version of sentence-transformers, which says nothing of itself. "
@@ -141,6 +187,10 @@ def held_pipeline(model: nn.Module) -> Pipeline:
     if settings["activation_fn"] is not None:
         settings["activation_fn"] = _name_activation(settings["activation_fn"], name)
     return _checked(Pipeline(Path(name), tuple(steps), settings, _side_files(steps, settings)))
+
+
+def _class(module: nn.Module | None) -> str:
+    return f"{module.__class__.__module__}.{module.__class__.__name__}"
 
 
 def _name_activation(function: Any, where: str) -> str:
@@ -159,7 +209,7 @@ def _name_activation(function: Any, where: str) -> str:
 
 
 def _side_files(steps: list[Step], settings: dict[str, Any]) -> dict[str, str]:
-    types = [f"{step.live.__class__.__module__}.{step.live.__class__.__name__}" for step in steps]
+    types = [_class(step.live) for step in steps]
     listed = [
         {"idx": i, "name": str(i), "path": step.path, "type": kind}
         for i, (step, kind) in enumerate(zip(steps, types, strict=True))
@@ -177,7 +227,8 @@ def _known_kinds(types: list[str], where: str) -> list[str]:
         for name, kind in zip(types, kinds, strict=True)
     ]
     if unknown := [name for name, is_known in zip(types, known, strict=True) if not is_known]:
-        raise LoadError(f"{where} names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.")
+        why = [f" {kind}: {REFUSED[kind]}." for kind in dict.fromkeys(kinds) if kind in REFUSED]
+        raise LoadError(f"{where} names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.{''.join(why)}")
     return kinds
 
 
@@ -185,12 +236,17 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     where, kinds = f"{pipeline.folder}/{MODULES}", pipeline.kinds
     settings = {key: value for key, value in pipeline.settings.items() if value != []}
     require_known(settings, f"{pipeline.folder}/{SETTINGS}", APPLIED, IDLE)
-    served = ("SentenceTransformer", "CrossEncoder")
+    served = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
     if (made := settings.get("model_type") or served[0]) not in served:
         raise LoadError(
             f"{pipeline.folder}/{SETTINGS} is of a {made} (model_type), which is not served yet; "
-            f"{' and '.join(served)} are."
+            f"{', '.join(served)} are."
         )
-    if kinds[0] != "Transformer" or kinds.count("Pooling") > 1 or ("Pooling" in kinds and kinds[1] != "Pooling"):
-        raise LoadError(f"{where} lists {', '.join(kinds)}; known is Transformer, then Pooling, then others.")
+    first, *after = kinds
+    pools = kinds.count("Pooling") <= (first not in TABLES)
+    if first not in FIRST or not pools or not set(after) <= set(AFTER):
+        raise LoadError(
+            f"{where} lists {', '.join(kinds)}; known is one of {', '.join(FIRST)}, then others, one "
+            f"Pooling among them behind a {TRANSFORMER}."
+        )
     return pipeline

@@ -9,12 +9,19 @@ from typing import Any
 
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import require_known
-from headrace.frontend.load.pipeline import SETTINGS, Pipeline
+from headrace.frontend.load.modules.chain import LOGITS, ROWS, SCORES
+from headrace.frontend.load.pipeline import MLM, SETTINGS, TABLES, Pipeline
 from headrace.ir import ChatRules, TextRules
 
 PLAIN, LABELLED = "feature-extraction", "sequence-classification"
+GENERATING, FILLING = "text-generation", "fill-mask"
 # What a transformer for each task returns, and the name under which the next module finds it.
-RETURNS = {PLAIN: ("last_hidden_state", "token_embeddings"), LABELLED: ("logits", "scores")}
+RETURNS = {
+    PLAIN: ("last_hidden_state", ROWS),
+    LABELLED: ("logits", SCORES),
+    GENERATING: ("logits", LOGITS),
+    FILLING: ("logits", ROWS),
+}
 APPLIED = (
     *("transformer_task", "modality_config", "module_output_name", "processing_kwargs"),
     *("max_seq_length", "do_lower_case"),
@@ -64,7 +71,8 @@ def read_text_rules(pipeline: Pipeline) -> TextRules:
 
 def transformer_task(pipeline: Pipeline) -> str:
     """What the transformer ends in: rows, or a head."""
-    return str(_transformer(pipeline)[0].get("transformer_task", PLAIN))
+    usual = FILLING if pipeline.transformer.kind == MLM else PLAIN
+    return str(_transformer(pipeline)[0].get("transformer_task", usual))
 
 
 def config_options(pipeline: Pipeline) -> dict[str, Any]:
@@ -79,6 +87,8 @@ def tokenizer_options(pipeline: Pipeline) -> dict[str, Any]:
 
 def _transformer(pipeline: Pipeline) -> tuple[dict[str, Any], str]:
     step = pipeline.transformer
+    if step.kind in TABLES:
+        return {}, step.where  # there is no transformer
     said = require_known(step.config, step.where, APPLIED, IDLE)
     for name in ("model_args", "model_kwargs"):
         require_known(said.get(name) or {}, f"{step.where}'s {name}", (), MODEL_IDLE)

@@ -14,18 +14,25 @@ SIZE = torch.ops.aten.sym_size.int
 PLACE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")
 
 
-def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node | None = None) -> fx.Node:
+def call(
+    graph: fx.Graph,
+    target: Any,
+    args: tuple[Any, ...],
+    like: fx.Node | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> fx.Node:
     """A new node at the graph's insertion point, its value's shape and strides worked out.
 
     Args:
         like: the node whose place in the model's code it takes.
+        kwargs: none of them nodes.
     """
-    node: fx.Node = graph.create_node("call_function", target, args, name=operator_name(target))
+    node: fx.Node = graph.create_node("call_function", target, args, kwargs, name=operator_name(target))
     node.meta |= {key: like.meta[key] for key in PLACE if key in like.meta} if like is not None else {}
     values = pytree.tree_map_only(fx.Node, lambda arg: arg.meta["val"], args)
     # Composite operators in C++ refuse symbolic sizes; their decompositions in Python do not.
     with fake_mode(graph), enable_python_dispatcher(), torch.no_grad():
-        node.meta["val"] = target(*values)
+        node.meta["val"] = target(*values, **(kwargs or {}))
     return node
 
 

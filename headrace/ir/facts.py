@@ -102,6 +102,7 @@ class TextRules:
         pools_prompt: whether a prompt's tokens take part in pooling.
         why: what sets the length.
         chat: the template that texts go through, None where they are tokenised as they are.
+        special_tokens: whether the tokenizer adds its own.
     """
 
     max_length: int | None = None
@@ -112,6 +113,7 @@ class TextRules:
     pools_prompt: bool = True
     why: str = "no limit is set"
     chat: ChatRules | None = None
+    special_tokens: bool = True
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,7 @@ class Facts:
         pooling: how rows become a vector, None where the model makes none.
         similarity: what compares two such vectors.
         decoding: how tokens follow one another, None where the head is none of a language model.
+        active: the most numbers of a sparse vector that are not zero; None keeps all.
     """
 
     positions: Positions
@@ -256,6 +259,7 @@ class Facts:
     pooling: Pooling | None = None
     similarity: Similarity = Similarity.COSINE
     decoding: Decoding | None = None
+    active: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

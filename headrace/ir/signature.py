@@ -68,6 +68,7 @@ class OutputKind(StrEnum):
     HIDDEN = "hidden"
     EMBEDDING = "embedding"
     TOKEN_EMBEDDING = "token_embedding"
+    SPARSE_EMBEDDING = "sparse_embedding"
     SEQUENCE_LOGITS = "sequence_logits"
     TOKEN_LOGITS = "token_logits"
     VOCABULARY_LOGITS = "vocabulary_logits"

@@ -73,10 +73,5 @@ TASK_RULES: Mapping[Task, TaskRules] = {
         (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM),
         needs=Needs.EVERY_TOKEN,
     ),
-    Task.SPARSE_EMBED: TaskRules(
-        "embed texts sparsely",
-        (OutputKind.VOCABULARY_LOGITS,),
-        needs=Needs.EVERY_TOKEN,
-        lacks="sparse pooling",
-    ),
+    Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING,)),
 }

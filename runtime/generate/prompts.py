@@ -35,7 +35,7 @@ class Prompts:
         """
         self._tokenizer = tokenizer
         self._texts = Texts(tokenizer, program, max_length)
-        self._rendered = Reader(tokenizer, typed=False, rendered=True)
+        self._rendered = Reader(tokenizer, typed=False, alone=True)
 
     def read(self, prompts: Any, template: Mapping[str, Any] | None = None) -> list[Ids]:
         """The token ids of a prompt, or of many, int64 [p] each.

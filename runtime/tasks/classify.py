@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from numpy.typing import ArrayLike
 
-from headrace.ir import Labels
+from headrace.ir import Activation, Labels
 from headrace.runtime.tasks.activation import activate
-from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt
+from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
 from headrace.runtime.tasks.records import scored
+from headrace.runtime.text.prompts import one_prompt
+from headrace.runtime.text.validate import require_choice
+
+Raw = Annotated[bool, "Logits as they are, in place of scores."]
 
 
 @dataclass(frozen=True)
@@ -22,17 +26,26 @@ class Classification:
     scores: dict[str, float]
 
 
-def classify(call: Call, texts: Any, prompt: Prompt = None) -> list[Classification]:
+def classify(
+    call: Call, texts: Any, prompt: Prompt = None, raw: Raw = False, prompt_name: PromptName = None
+) -> list[Classification]:
     """See `CompiledModel.classify`."""
-    return classified(call, call.drawn(texts, pairs=True), prompt)
+    prompt = one_prompt(call.program, prompt, prompt_name)
+    return classified(call, call.drawn(texts, pairs=True), prompt, raw)
 
 
-def classified(call: Call, listed: list[Any], prompt: str | None) -> list[Classification]:
-    """The classification of each text, or of each pair."""
+def classified(call: Call, listed: list[Any], prompt: str | None, raw: bool = False) -> list[Classification]:
+    """The classification of each text, or of each pair.
+
+    Args:
+        raw: by the logits as they are.
+    """
     call.lane()
     assert call.program.facts.labels is not None
+    require_choice("raw", raw)
+    labels = replace(call.program.facts.labels, activation=Activation.IDENTITY) if raw else call.program.facts.labels
     pairs = bool(listed) and isinstance(listed[0], (tuple, list))
-    return [classification(row, call.program.facts.labels) for row in call.rows(listed, pairs=pairs, prompt=prompt)]
+    return [classification(row, labels) for row in call.rows(listed, pairs=pairs, prompt=prompt)]
 
 
 def classification(logits: ArrayLike, labels: Labels) -> Classification:

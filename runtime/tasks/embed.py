@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
-from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt
+from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
+from headrace.runtime.tasks.precision import quantised, read_precision
 from headrace.runtime.tasks.records import shortest
 from headrace.runtime.tasks.vectors import normalise
+from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts, require_choice
 
 
@@ -20,21 +22,25 @@ def embed(
     normalize: Annotated[bool | None, "To unit length."] = None,
     dimensions: Annotated[int | None, "Keep the first so many."] = None,
     prompt: Prompt = None,
-) -> NDArray[np.float32]:
+    prompt_name: PromptName = None,
+    precision: str | None = None,
+    ranges: Any = None,
+) -> NDArray[Any]:
     """See `CompiledModel.embed`."""
     width = call.lane().program.signature.outputs[0].width
     require_choice("normalize", normalize)
     if dimensions is not None and not (counts(dimensions) and dimensions <= width):
         met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
         raise InputError(f"{met}: choose from 1 to {width}.")
+    kind, bounds = read_precision(precision, ranges, dimensions or width)
     pooling = call.program.facts.pooling
     to_unit = bool(pooling and pooling.normalize) if normalize is None else normalize
     listed = call.drawn(texts)
     vectors = np.empty((len(listed), dimensions or width), np.float32)
-    for places, rows in call.answered(listed, prompt=prompt):
+    for places, rows in call.answered(listed, prompt=one_prompt(call.program, prompt, prompt_name)):
         kept = np.asarray(rows)[:, :dimensions]
         vectors[list(places)] = normalise(kept) if to_unit else kept
-    return vectors
+    return quantised(vectors, kind, bounds)
 
 
 def record(vector: NDArray[np.float32]) -> dict[str, Any]:

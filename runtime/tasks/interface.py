@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from headrace.runtime.text.encoded import Encoded
     from headrace.runtime.text.tokenizer import Texts
 
-# An option of a task is a parameter of its function; the words beside its type are the command line's.
+# An option of a task is a parameter of its function; the words beside its type are the command line's, which has none
+# of those without words.
 Prompt = Annotated[str | None, "A prompt's name in the folder, or its text."]
+PromptName = Annotated[str | None, "A prompt's name in the folder, and nothing else."]
 
 
 @dataclass(frozen=True)

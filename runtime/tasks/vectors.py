@@ -35,6 +35,24 @@ def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -
     Raises:
         InputError: vectors of different widths.
     """
+    compared: Floats = COMPARED[by](*_compared(a, b)).astype(np.float32)
+    return compared
+
+
+def similarity_pairwise(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -> Floats:
+    """How near each of vectors [n, d] is to the one in its place, [n]; else as `similarity`.
+
+    Raises:
+        InputError: vectors of different widths, or another number of them.
+    """
+    left, right = _compared(a, b)
+    if len(left) != len(right):
+        raise InputError(f"{len(left)} vectors and {len(right)} make no pairs; as many of each are accepted.")
+    paired = [COMPARED[by](one[None], two[None])[0, 0] for one, two in zip(left, right, strict=True)]
+    return np.array(paired, np.float32)
+
+
+def _compared(a: ArrayLike, b: ArrayLike) -> tuple[Doubles, Doubles]:
     try:
         left, right = (np.atleast_2d(_numbers(given)).astype(np.float64) for given in (a, b))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # a tensor refuses by the last
@@ -47,8 +65,7 @@ def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -
             f"Vectors of shape {np.shape(a)} and {np.shape(b)} cannot be compared; [n, d] and [m, d] of one width "
             "are accepted."
         )
-    compared: Floats = COMPARED[by](left, right).astype(np.float32)
-    return compared
+    return left, right
 
 
 def _cosines(left: Doubles, right: Doubles) -> Doubles:

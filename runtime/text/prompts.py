@@ -29,6 +29,32 @@ def find_prompt(program: Program, prompt: str | None) -> str:
     return found
 
 
+def one_prompt(program: Program, prompt: str | None, prompt_name: str | None) -> str | None:
+    """The one of the two that is given: `prompt_name` is a name of the folder's, and never taken for a text.
+
+    Raises:
+        InputError: both are given, or there is no such name.
+    """
+    if prompt_name is None:
+        return prompt
+    known = [name for name, _ in program.facts.text.prompts]
+    if prompt is not None:
+        raise InputError(
+            "prompt and prompt_name are both given. Pass one: a name of the folder's, or a text of your own."
+        )
+    if prompt_name not in known:
+        raise InputError(
+            f"prompt_name is {reprlib.repr(prompt_name)}; the model's prompts are {', '.join(known) or 'none'}. For a "
+            "text of your own, pass prompt=."
+        )
+    return prompt_name
+
+
+def side_prompt(program: Program, side: str) -> str:
+    """The name of the prompt for queries or for documents, "" where the folder has none: no default takes its place."""
+    return side if side in dict(program.facts.text.prompts) else ""
+
+
 def _named(program: Program, prompt: str | None) -> str:
     known = dict(program.facts.text.prompts)
     name = program.facts.text.default_prompt if prompt is None else prompt

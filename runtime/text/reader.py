@@ -30,20 +30,20 @@ class Reader:
 
     asked: ClassVar[bool] = False
 
-    def __init__(self, tokenizer: Any, typed: bool, rendered: bool = False) -> None:
+    def __init__(self, tokenizer: Any, typed: bool, alone: bool = False) -> None:
         """Ask nothing yet.
 
         Args:
             tokenizer: of transformers.
             typed: whether to give token types.
-            rendered: whether a chat template has put the tokenizer's own tokens into the texts.
+            alone: whether texts are read without the tokenizer's own tokens, which a chat template puts in itself.
         """
         self._tokenizer, self._typed = tokenizer, typed
         # A call first resets the tokenizer's own settings, which must not happen while another call reads with them.
         # Its library has locks of its own besides, which a child that is forked off during a call would find locked.
         self._guard = Guard(settles=True)
-        self._rendered = rendered
-        self._direct: bool | None = False if rendered else None  # not known before there are many texts
+        self._alone = alone
+        self._direct: bool | None = False if alone else None  # not known before there are many texts
         self._typed_alone = typed
 
     def read(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> list[Encoded]:
@@ -70,7 +70,7 @@ class Reader:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             return self._tokenizer(
                 *columns,
-                add_special_tokens=not self._rendered,
+                add_special_tokens=not self._alone,
                 padding=False,
                 truncation=longest is not None and not self._tokenizer.is_fast,
                 max_length=longest,

@@ -87,7 +87,8 @@ class Texts:
         typed = program.signature.has(Role.TYPES) and TYPES in getattr(tokenizer, "model_input_names", ())
         rules = program.facts.text.chat
         self._chat = None if rules is None else Chat(self._tokenizer, rules)
-        self._reader = Reader(self._tokenizer, typed, rendered=rules is not None)
+        alone = rules is not None or not program.facts.text.special_tokens
+        self._reader = Reader(self._tokenizer, typed, alone=alone)
 
     def drawn(self, texts: Any, pairs: bool = False) -> Iterator[Any]:
         """One text, or many texts or pairs, one after the other. What each is is checked where it is tokenised.

@@ -78,8 +78,8 @@ class PlainTokenizer:
         return None if token is None else self.backend_tokenizer.token_to_id(token)
 
     def __call__(
-        self, texts: list[str], pairs: list[str] | None = None, add_special_tokens: bool = True, **_options: Any
-    ) -> Found:
+        self, texts: list[str], pairs: list[str] | None = None, *, add_special_tokens: bool = True, **_options: Any
+    ) -> Found:  # fmt: skip
         """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
         given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         # Files bring settings of their own, and whoever asks the library directly leaves some behind.

@@ -51,19 +51,19 @@ class Opening:
             "trust_remote_code": self.trust_remote_code,
         }
 
-    def trace(self) -> Traced:
-        """The model traced, for commands that run nothing."""
+    def trace(self, task: str | None = None) -> Traced:
+        """The model traced for a task, for commands that run nothing."""
         import headrace
 
         self.require_source()
-        return headrace.trace(self.model, **self._options)
+        return headrace.trace(self.model, task=task, **self._options)
 
-    def lower(self) -> Lowered:
-        """The model decided for the target, which need not be here where its architecture is named."""
+    def lower(self, task: str | None = None) -> Lowered:
+        """The model decided for a task and the target, which need not be here where its architecture is named."""
         import headrace
 
         self.require_source()
-        return headrace.lower(self.model, target=self.target, **self._options)
+        return headrace.lower(self.model, target=self.target, task=task, **self._options)
 
     def compile(self, task: str | None, force: bool = False) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.

@@ -22,7 +22,7 @@ from headrace.frontend.load.pipeline import TRANSFORMER_FILES
 from headrace.ir import Head
 from headrace.runtime.artifact.export_onnx import _write_side_files
 from headrace.runtime.tasks.classify import classification
-from headrace.runtime.tasks.vectors import similarity
+from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
 from headrace.runtime.text.tokenizer import Texts
 from tests.tiny import build
 from tests.trained import limited
@@ -290,6 +290,12 @@ def test_similarity_is_the_folders(bert: Path, tmp_path: Path, name: str) -> Non
         # Their distances take the way over squares, of which a difference near 0 keeps little.
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2 if name == "euclidean" else 1e-4)
         assert found.dtype == np.float32
+        pairs = similarity_pairwise(vectors, vectors[::-1], load(source, dtype=F32).similarity)
+        theirs = np.asarray(model.similarity_pairwise(vectors, vectors[::-1].copy()))
+        np.testing.assert_allclose(pairs, theirs, rtol=1e-4, atol=1e-4)
+        assert pairs.dtype == np.float32
+    with pytest.raises(InputError, match="5 vectors and 4 make no pairs"):
+        similarity_pairwise(vectors, vectors[:4])
 
 
 # Keys of the files.
@@ -411,12 +417,13 @@ def test_f5_truncation_that_is_switched_off_refuses_long_texts(saved: Path) -> N
         reading(saved).encode([LONG], truncate=None)
 
 
-def test_a_dense_into_a_name_of_its_own_is_refused(bert: Path, tmp_path: Path) -> None:
-    """As rerankers have one that pool first."""
+def test_a_dense_into_a_name_of_its_own(bert: Path, tmp_path: Path) -> None:
+    """As rerankers have one; what reads no such name answers as before."""
     from sentence_transformers.base.modules import Dense
 
-    embedder(bert, Dense(32, 1, module_output_name="scores")).save_pretrained(str(tmp_path))
-    assert "2_Dense/config.json: a Dense over sentence_embedding, into scores, is not served" in refusal(tmp_path)
+    model = embedder(bert, Dense(32, 1, module_output_name="scores"))
+    for source in both(model, tmp_path / "saved"):
+        require_same(compiled(source), model)
 
 
 def test_a_normalize_that_finds_no_vector_leaves_tokens_alone(bert: Path, tmp_path: Path) -> None:
@@ -489,7 +496,7 @@ def test_an_objects_side_files_are_a_folders(bert: Path, tmp_path: Path) -> None
         (made / name).parent.mkdir(exist_ok=True)
         (made / name).write_text(text)
     loaded = load(made, dtype=F32)
-    assert (loaded.text, len(loaded.sentence.modules)) == (load(model, dtype=F32).text, 2)
+    assert (loaded.text, len(loaded.sentence.chain.steps)) == (load(model, dtype=F32).text, 3)
     np.testing.assert_allclose(st.SentenceTransformer(str(made), device="cpu").encode(TEXTS), model.encode(TEXTS))
 
 

@@ -9,11 +9,12 @@ from torch import nn
 
 from headrace.errors import LoadError
 from headrace.frontend.load.checkpoint import load
+from headrace.frontend.load.modules.pooling import POOL_FLAGS, Pool, pool_kind, read_pools
 from headrace.frontend.load.pipeline import read_pipeline
-from headrace.frontend.load.sentence_transformers import POOL_FLAGS, Pool, pool_kind, read_pools, read_sentence_modules
+from headrace.frontend.load.sentence_transformers import read_sentence_modules
 from headrace.frontend.load.text_rules import read_text_rules
 from headrace.frontend.trace import trace
-from headrace.ir import OutputKind, PoolKind, Task
+from headrace.ir import OutputKind, PaddingRule, PoolKind, Task
 from headrace.lowering.pipeline import analyse
 from tests.tiny import build, outputs_of
 from tests.words import bert_like
@@ -30,14 +31,14 @@ def bert(tmp_path_factory):
     return folder
 
 
-def sentence_transformer(bert, *after):
-    """A SentenceTransformer of the tiny BERT and the modules after it."""
+def sentence_transformer(bert, *after, **said):
+    """A SentenceTransformer of the tiny BERT and the modules after it; its configuration says so much besides."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Transformer
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return SentenceTransformer(modules=[Transformer(str(bert)), *after], device="cpu")
+        return SentenceTransformer(modules=[Transformer(str(bert), config_kwargs=said), *after], device="cpu")
 
 
 def dense(out=16, into=32, **options):
@@ -48,15 +49,58 @@ def dense(out=16, into=32, **options):
 
 
 def pooling(*kinds):
+    return pooling_of(32, *kinds)
+
+
+def pooling_of(width, *kinds):
     from sentence_transformers.models import Pooling
 
-    return Pooling(32, kinds)
+    return Pooling(width, kinds)
 
 
-def normalize():
+def normalize(**names):
     from sentence_transformers.models import Normalize
 
-    return Normalize()
+    return Normalize(**names)
+
+
+def drawn(module):
+    """A module of sentence-transformers with weights off their neutral values."""
+    torch.manual_seed(5)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, 0.2, 1.0)
+    return module
+
+
+def layer_norm():
+    from sentence_transformers.models import LayerNorm
+
+    return drawn(LayerNorm(32))
+
+
+def layers(first=1):
+    from sentence_transformers.models import WeightedLayerPooling
+
+    return drawn(WeightedLayerPooling(32, num_hidden_layers=1, layer_start=first))
+
+
+def convolutions(**options):
+    from sentence_transformers.models import CNN
+
+    torch.manual_seed(6)
+    return CNN(32, 8, **options)
+
+
+def word_weights():
+    from sentence_transformers.models import WordWeights
+
+    return WordWeights([f"w{i}" for i in range(96)], {f"w{i}": 0.1 * i for i in range(5, 30)}, 0.7)
+
+
+def dropout():
+    from sentence_transformers.models import Dropout
+
+    return Dropout(0.5)
 
 
 def embeddings(folder, texts, kind=OutputKind.EMBEDDING):
@@ -75,14 +119,26 @@ STACKS = {
     "normalize within": lambda: [pooling("cls"), normalize(), dense(8, activation_function=nn.GELU())],
     "no bias, no activation": lambda: [pooling("mean"), dense(bias=False, activation_function=nn.Identity())],
     "residual": lambda: [pooling("mean"), dense(32, use_residual=True), dense(16, use_residual=True)],
+    "layer norm, dropout": lambda: [pooling("mean"), layer_norm(), dropout(), normalize()],
+    "dense and normalize over tokens": lambda: [
+        dense(32, module_input_name="token_embeddings"),
+        normalize(module_input_name="token_embeddings"),
+        pooling("mean", "max"),
+    ],
+    "layers weighed": lambda: [layers(), pooling("mean")],
+    "layers weighed from the embedding": lambda: [layers(0), pooling("cls")],
+    "convolutions": lambda: [convolutions(), pooling_of(24, "mean", "max")],
+    "words weighed": lambda: [word_weights(), pooling("mean", "mean_sqrt_len_tokens", "max", "cls")],
 }
+# What the transformer's configuration says besides, for one of these.
+SAYING = {name: {"output_hidden_states": True} for name in STACKS if name.startswith("layers")}
 
 
 @pytest.fixture(scope="module", params=STACKS)
 def stacked(request, bert, tmp_path_factory):
     """Sentence-transformers' model, our program of the folder that it saved, and our vectors."""
     folder = tmp_path_factory.mktemp("stack")
-    model = sentence_transformer(bert, *STACKS[request.param]())
+    model = sentence_transformer(bert, *STACKS[request.param](), **SAYING.get(request.param, {}))
     model.save(str(folder))
     return model, *embeddings(folder, TEXTS)
 
@@ -97,6 +153,7 @@ def test_equals_sentence_transformers(stacked):
         assert (vector - expected).abs().max() <= 1e-5
     assert program.facts.pooling.why == "modules.json"
     assert not program.facts.pooling.assumed
+    assert program.decision.padding is PaddingRule.EXACT
 
 
 def test_what_the_modules_declare(stacked):
@@ -104,10 +161,22 @@ def test_what_the_modules_declare(stacked):
     assert program.signature.output(OutputKind.EMBEDDING).width == len(model.encode("w5"))
     assert program.evidence.declared_tasks == (Task.EMBED, Task.TOKEN_EMBED)
     assert program.evidence.declared_default is Task.EMBED
-    last = type(model[-1]).__name__
-    assert program.facts.pooling.normalize == (last == "Normalize")
-    if last == "Normalize":
+    last = type(model[-1]).__name__ == "Normalize"
+    assert program.facts.pooling.normalize == last
+    if last:
         assert got[0].norm() != pytest.approx(1, abs=1e-3), "the last Normalize is left to the caller"
+
+
+ROWS_MADE = [name for name in STACKS if name.startswith(("dense and", "layers", "convolutions", "words"))]
+
+
+@pytest.mark.parametrize("name", ROWS_MADE)
+def test_a_tokens_vector_is_what_the_modules_make_of_it(bert, tmp_path, name):
+    model = sentence_transformer(bert, *STACKS[name](), **SAYING.get(name, {}))
+    model.save(str(tmp_path))
+    _, (got, *_) = embeddings(tmp_path, TEXTS[:1], OutputKind.TOKEN_EMBEDDING)
+    expected = model.encode(TEXTS[0], output_value="token_embeddings")
+    assert (got - torch.tensor(expected)).abs().max() <= 1e-5
 
 
 def test_without_pooling_there_is_a_vector_a_token(bert, tmp_path):
@@ -205,13 +274,17 @@ def refused(folder):
 
 
 @pytest.mark.parametrize(
-    "kind", [ST + "LSTM", ST + "WordWeights", "sentence_transformers.sparse_encoder.models.SpladePooling"]
+    ("kind", "why"),
+    [
+        (ST + "LSTM", " LSTM: it works behind WordEmbeddings alone, which is not served."),
+        (ST + "BoW", " BoW: its words are split by rules of its own, which no tokenizer library has."),
+        ("sentence_transformers.Unheard", ""),
+    ],
 )
-def test_an_unknown_module_is_refused(written, kind):
+def test_an_unknown_module_is_refused(written, kind, why):
     text = refused(written([ST + "Transformer", ST + "Pooling", kind], m1={"pooling_mode": "mean"}))
-    assert (
-        f"modules.json names {kind}; known are sentence-transformers' Transformer, Pooling, Dense, Normalize." in text
-    )
+    assert f"modules.json names {kind}; known are sentence-transformers' Transformer, StaticEmbedding, Pooling" in text
+    assert text.endswith(f"LogitScore.{why}")
 
 
 def test_somebodys_class_of_a_known_name_is_refused(written):
@@ -223,13 +296,14 @@ def test_somebodys_class_of_a_known_name_is_refused(written):
     "types",
     [
         [ST + "Pooling", ST + "Transformer"],
-        [ST + "Transformer", ST + "Normalize", ST + "Pooling"],
         [ST + "Transformer", ST + "Pooling", ST + "Pooling"],
+        [ST + "StaticEmbedding", ST + "Pooling"],
+        [ST + "Transformer", ST + "StaticEmbedding"],
     ],
 )
 def test_modules_in_a_place_where_they_make_no_sense(written, types):
     text = refused(written(types, m1={"pooling_mode": "mean"}, m2={"pooling_mode": "mean"}))
-    assert "known is Transformer, then Pooling, then others." in text
+    assert "known is Transformer with one Pooling behind it, or StaticEmbedding, and others behind them." in text
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "[{}]", '[{"type": 3}]', "[1]"])
@@ -254,13 +328,17 @@ DENSE = {"in_features": 32, "out_features": 4, "bias": True, "activation_functio
             DENSE | {"activation_function": "torch.nn.NoSuch"},
             "the activation torch.nn.NoSuch is not one of torch.nn's.",
         ),
-        (DENSE | {"module_input_name": "token_embeddings"}, "a Dense over token_embeddings is not served"),
         (DENSE, "holds no weights (model.safetensors or pytorch_model.bin)."),
     ],
 )
 def test_a_dense_that_is_not_served(written, config, says):
     types = [ST + "Transformer", ST + "Pooling", ST + "Dense"]
     assert says in refused(written(types, m1={"pooling_mode": "mean"}, m2=config))
+
+
+def test_a_dense_over_what_nothing_makes(bert, tmp_path):
+    sentence_transformer(bert, pooling("mean"), dense(module_input_name="mean")).save(str(tmp_path))
+    assert "2_Dense/config.json: a Dense over mean, which no module before it makes; input_ids, " in refused(tmp_path)
 
 
 def test_a_dense_of_another_shape(written):
@@ -277,9 +355,20 @@ def test_a_dense_in_the_older_form(written):
     folder = written(types, m1={"pooling_mode": "mean"}, m2=DENSE)
     weights = {"linear.weight": torch.randn(4, 32), "linear.bias": torch.randn(4)}
     torch.save(weights, folder / "2" / "pytorch_model.bin")
-    (made,) = read_sentence_modules(read_pipeline(folder)).modules
+    made = read_sentence_modules(read_pipeline(folder)).chain.steps[1]
     rows = torch.randn(3, 32)
-    assert torch.equal(made(rows), nn.functional.linear(rows, *weights.values()))
+    assert torch.equal(made.module(rows), nn.functional.linear(rows, *weights.values()))
+
+
+@pytest.mark.parametrize("options", [{"kernel_sizes": [2]}, {"kernel_sizes": [1, 3], "stride_sizes": [1, 2]}])
+def test_convolutions_that_change_the_number_of_rows(bert, tmp_path, options):
+    sentence_transformer(bert, convolutions(**options), pooling_of(8, "mean")).save(str(tmp_path))
+    assert "change the number of rows, which is not served; odd kernels with strides of 1 are." in refused(tmp_path)
+
+
+def test_a_mean_by_place_of_weighed_words_is_refused(bert, tmp_path):
+    sentence_transformer(bert, word_weights(), pooling("weightedmean")).save(str(tmp_path))
+    assert "pools by weightedmean what WordWeights weighs, which is not served." in refused(tmp_path)
 
 
 def test_a_transformer_in_its_own_folder(bert, written, tmp_path):
@@ -341,5 +430,5 @@ def test_a_cross_encoder_keeps_its_head_and_activation(tmp_path, count):
 
 def test_modules_after_a_transformer_with_a_head_are_refused(written):
     folder = written([ST + "Transformer", ST + "Pooling"], m1={"pooling_mode": "mean"})
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "fill-mask"}))
-    assert "puts Pooling after a transformer for fill-mask." in refused(folder)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "sequence-classification"}))
+    assert "puts Pooling after a transformer for sequence-classification (transformer_task)" in refused(folder)

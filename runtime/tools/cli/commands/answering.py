@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -90,6 +90,8 @@ def _own_options(found: Answering) -> Iterator[inspect.Parameter]:
     """The parameters of a task's function past the call and the texts, as options with the words beside their types."""
     _, _, *own = inspect.signature(found.answer, eval_str=True).parameters.values()
     for parameter in own:
+        if get_origin(parameter.annotation) is not Annotated:
+            continue
         type_, words = get_args(parameter.annotation)
         option = typer.Option(parameter.default, help=words)
         yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=type_, default=option)

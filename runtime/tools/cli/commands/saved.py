@@ -70,7 +70,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if kernels_only:
         from headrace.runtime.tools.cli.commands.kernels import compile_kernels
 
-        compile_kernels(opening.lower(), task, out)
+        compile_kernels(opening.lower(task), task, out)
         return
     if out is None:
         raise InputError("compile writes a folder: headrace compile MODEL OUT. Only --kernels-only does without one.")
@@ -102,7 +102,7 @@ def export(
     )
     require_place(out)
     folder = (
-        opening.trace()
+        opening.trace(task)
         .lower("reference")
         .export_onnx(out, task=task, profile=profile, dtype=dtype, max_length=max_length, force=force)
     )

@@ -1,0 +1,1 @@
+"""Sentence-transformers' modules, as modules that are traced behind the transformer: each reads and writes by name."""

@@ -1,0 +1,75 @@
+"""Sentence-transformers' Router: modules of which a text goes through some, those of its route."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headrace.errors import LoadError
+from headrace.frontend.load.keys import read_json, require_known
+from headrace.utils.inside import inside
+
+LIBRARY, CLASSES = "sentence_transformers.", (".Router", ".Asym")
+FILES = ("router_config.json", "config.json")
+# What a text's kind (an image, say) is led by; texts alone are read here.
+IDLE = ("route_mappings",)
+
+
+def routed(folder: Path, kind: str, path: str, route: str | None) -> list[tuple[str, str]]:
+    """A module, or those of a Router's route: each by its class and its folder below the pipeline's.
+
+    Raises:
+        LoadError: no route of that name, or none is named.
+    """
+    if not _is_router(kind):
+        return [(kind, path)]
+    where = next((at for name in FILES if (at := folder / path / name).is_file()), folder / path / FILES[0])
+    said = require_known(read_json(where), str(where), ("types", "structure", "parameters"))
+    named = require_known(said.get("parameters") or {}, str(where), ("default_route", "allow_empty_key"), IDLE)
+    # Without a default the first is one, unless that is forbidden.
+    usual = named.get("default_route") or (
+        next(iter(said["structure"])) if named.get("allow_empty_key", True) else None
+    )
+    chosen = _chosen(route or usual, said["structure"], str(where))
+    places = [(str(said["types"][one]), str(Path(path) / one)) for one in said["structure"][chosen]]
+    if out := [place for _, place in places if not inside(folder, place)]:
+        raise LoadError(f"{where} names {', '.join(map(repr, out))}, outside its folder.")
+    return places
+
+
+def held_route(module: nn.Module, route: str | None, name: str) -> list[nn.Module]:
+    """The same of a module in memory.
+
+    Raises:
+        LoadError: as of `routed`.
+    """
+    held: Any = module
+    if not _is_router(f"{module.__class__.__module__}.{module.__class__.__name__}"):
+        return [module]
+    return list(held.sub_modules[_chosen(route or held.default_route, held.sub_modules, name)])
+
+
+def require_router(route: str | None, types: list[str], where: str) -> None:
+    """Refuse a route of a pipeline that has none.
+
+    Raises:
+        LoadError: no module is a Router.
+    """
+    if route is not None and not any(map(_is_router, types)):
+        raise LoadError(f"{where} has no Router, and so no route {route!r}. Leave the route out.")
+
+
+def _is_router(kind: str) -> bool:
+    return kind.startswith(LIBRARY) and kind.endswith(CLASSES)
+
+
+def _chosen(route: str | None, routes: Collection[str], where: str) -> str:
+    if route is None or route not in routes:
+        met = "none is named" if route is None else f"none is {route!r}"
+        raise LoadError(
+            f"{where} has the routes {', '.join(routes)}, and {met}. Compile a model for each, by its route."
+        )
+    return route
