@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 
 from headrace.ir import (
     TASK_RULES,
@@ -26,6 +27,8 @@ from headrace.ir.printer import filling_text, inputs_text, labels_text, limits_t
 from headrace.runtime.engine import quantization_gate
 from headrace.tasks import runnable
 
+# Bytes of a number.
+WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 # Contract B in order; the first that matches decides.
 RULES = {
     "B1": "a state of your own is registered for it",
@@ -181,6 +184,7 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "labels": labels_text(program.facts.labels) if program.facts.labels else "none",
         "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.evidence.claims),
         "not in the checkpoint": ", ".join(program.evidence.missing),
+        "a text that grows keeps": kept_text(program),
         "vocabulary": f"{program.signature.vocabulary:,} tokens" if program.signature.vocabulary else "",
         "parameters": f"{program.source.parameters:,}",
         "dtype": program.dtype,
@@ -190,6 +194,21 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "source": program.source.name,
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+def kept_text(program: Program) -> str:
+    """What a generated text leaves in the caches, and what a step reads beside them; empty where nothing generates."""
+    if not any(one.task is Task.GENERATE and one.supported for one in program.decision.tasks):
+        return ""
+    size = WIDTHS.get(program.dtype, 2)
+    decoders = [spec for spec in program.nodes.attention if spec.type is AttentionType.DECODER]
+    rows = {spec: size * spec.kv_heads * (spec.qk_head_dim + spec.v_head_dim) for spec in decoders}
+    whole = sum(width for spec, width in rows.items() if not spec.window.bounded or spec.window.left < 0)
+    windows = sum(width * (spec.window.left + 1) for spec, width in rows.items() if spec.window.left >= 0)
+    states = sum(prod(spec.state) for spec in program.nodes.recurrent) * WIDTHS["float32"]
+    parts = [f"{whole:,} bytes a token"] * bool(whole)
+    parts += [f"up to {windows:,} bytes in windows"] * bool(windows) + [f"a state of {states:,} bytes"] * bool(states)
+    return f"{', '.join(parts) or 'nothing'}; a step reads {size * program.source.parameters / 1e6:,.1f} MB of weights"
 
 
 def _of_texts(program: Program) -> dict[str, str]:
