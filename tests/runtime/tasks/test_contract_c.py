@@ -154,7 +154,7 @@ def test_an_unknown_task_is_refused(tiny: Any) -> None:
 
 
 def test_generate_is_a_causal_heads_default(tiny: Any) -> None:
-    """C7, and what is raw of it is nothing: it answers by its method."""
+    """C3 enables it, C7 makes it the default; nothing is raw of it: it answers by its method."""
     model = headrace.compile(tiny("llama", "AutoModelForCausalLM"), target="reference", pooling="last")
     assert model.task == "generate"
     with pytest.raises(headrace.InputError, match=r"generate answers by model\.generate"):
