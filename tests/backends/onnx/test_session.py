@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -400,10 +403,22 @@ def test_fixed_shapes_answer_alike(files: Any, monkeypatch: pytest.MonkeyPatch) 
     fixed = Session(path, (HOST,))
     for feed, other in zip(given, wanted, strict=True):
         np.testing.assert_allclose(fixed.run(feed, "embedding"), other, atol=1e-5)
-    assert list(fixed._fixed) == [(4, 9)]
+    assert list(fixed._fixed()) == [(4, 9)]
 
 
 def test_an_output_that_is_not_there(files: Any) -> None:
     path, _ = files("bert", "std")
     with pytest.raises(ArtifactError, match="no output 'logits'; it has embedding"):
         Executable(Session(path, (HOST,)), names.OUTPUTS[OutputKind.SEQUENCE_LOGITS])
+
+
+@pytest.mark.parametrize(("said", "kept"), [({}, "1 1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")])
+def test_onnxruntime_tells_its_maker_nothing(said: dict[str, str], kept: str) -> None:
+    """It has no thread that would, unless the user wants that."""
+    code = (
+        "import os, headrace.backends.onnx.session; "
+        "print(os.environ['ORT_DISABLE_TELEMETRY'], len(os.listdir('/proc/self/task')))"
+    )
+    others = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run([sys.executable, "-c", code], env=others | said, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().startswith(kept)
