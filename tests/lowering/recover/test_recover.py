@@ -75,7 +75,7 @@ def test_an_architecture_is_recovered(name: str, tiny: Any, analysed: Any) -> No
     if name == "deberta" and Version(torch.__version__) < Version("2.12"):
         pytest.skip("torch 2.12: before it, the export cannot follow DeBERTa's number from a tensor")
     if name == "deberta" and Version(transformers.__version__) < Version("5.23"):
-        pytest.skip("transformers 5.23: before it, TorchScript hides DeBERTa's number from the export, which is refused")
+        pytest.skip("transformers 5.23: before it, TorchScript hides DeBERTa's number, and it is refused")
     program = analysed(name)
     assert [(spec.mask, spec.window) for spec in program.nodes.attention] == masks
     assert {(spec.type, spec.bias, spec.recovered) for spec in program.nodes.attention} == {(type_, bias, True)}
