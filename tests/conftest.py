@@ -31,6 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes or fetch large weights")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # What lies around the kernels of a compiled model calls them and computes nothing, and is most of what the C++
+    # compiler works at. --slow leaves it at torch's own level.
+    if not config.getoption("--slow"):
+        os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = workers.longest_first(items)
     lacking = {
