@@ -18,6 +18,7 @@ from tests import workers
 # One thread a process: on a busy machine the others of a team spin, and pytest-xdist runs a process a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -28,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the tests see")
     parser.addoption("--gate", action="store_true", help="also compile every kernel for every GPU: minutes")
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes or fetch large weights")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # What lies around the kernels of a compiled model calls them and computes nothing, and is most of what the C++
+    # compiler works at. --slow leaves it at torch's own level.
+    if not config.getoption("--slow"):
+        os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

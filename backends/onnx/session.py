@@ -20,6 +20,7 @@ from headrace.backends.onnx import names
 from headrace.backends.onnx.check.contents import require_contained
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.errors import ArtifactError, InputError, TargetError, warn
+from headrace.utils.forks import OfEachProcess
 
 # What "auto" tries, best first, under the short names that `target="onnx:cuda"` takes.
 PROVIDERS = {
@@ -69,7 +70,11 @@ def find_providers(wish: str | None, device: int | None = None) -> tuple[str, ..
 
 
 class Session:
-    """One model file on the best provider that takes it."""
+    """One model file on the best provider that takes it.
+
+    A forked child opens the file again: the session of onnxruntime is no use there, whose threads and locks are
+    those of the parent, and its end would wait for them.
+    """
 
     def __init__(
         self, path: Path, providers: Sequence[str], mapped: bool = False, device: int | None = None
@@ -91,11 +96,13 @@ class Session:
         except (ValueError, IndexError, OSError) as error:
             raise _unreadable(path, error) from error
         self.path, self._device = path, device
-        self._inner, self.provider = _opened(path, providers, mapped=mapped, device=device)
-        _require_runtime(path, self._inner.get_modelmeta().custom_metadata_map.get(names.METADATA, "{}"))
-        self._fixed = OrderedDict[tuple[int, int], onnxruntime.InferenceSession]()
-        self.inputs = {value.name: value.type for value in self._inner.get_inputs()}
-        self.outputs = tuple(value.name for value in self._inner.get_outputs())
+        inner, provider = _opened(path, providers, mapped=mapped, device=device)
+        _require_runtime(path, inner.get_modelmeta().custom_metadata_map.get(names.METADATA, "{}"))
+        self.provider = provider
+        self.inputs = {value.name: value.type for value in inner.get_inputs()}
+        self.outputs = tuple(value.name for value in inner.get_outputs())
+        self._inner = OfEachProcess(lambda: _opened(path, (provider,), mapped=mapped, device=device)[0], inner)
+        self._fixed = OfEachProcess(OrderedDict[tuple[int, int], onnxruntime.InferenceSession])
 
     def run(self, inputs: Mapping[str, NDArray[Any]], output: str) -> NDArray[Any]:
         """One output for a batch. Only that one leaves the device."""
@@ -104,7 +111,7 @@ class Session:
     def run_for(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Several outputs for a batch, of one run."""
         if self.provider not in FIXED:
-            return _run(self._inner, {name: inputs[name] for name in self.inputs}, outputs)
+            return _run(self._inner(), {name: inputs[name] for name in self.inputs}, outputs)
         batch, length = inputs[names.IDS].shape
         size = 1 << (batch - 1).bit_length()
         # A row again, rather than one of padding alone: every row then has a token.
@@ -113,13 +120,14 @@ class Session:
 
     def _for_shape(self, batch: int, length: int) -> onnxruntime.InferenceSession:
         """A session whose dimensions are fixed; the least recently used goes where there are too many."""
-        if (batch, length) not in self._fixed:
+        fixed = self._fixed()
+        if (batch, length) not in fixed:
             shape = {names.BATCH: batch, names.SEQUENCE: length}
-            self._fixed[batch, length], _ = _opened(self.path, (self.provider,), shape, device=self._device)
-            if len(self._fixed) > KEPT:
-                self._fixed.popitem(last=False)
-        self._fixed.move_to_end((batch, length))
-        return self._fixed[batch, length]
+            fixed[batch, length], _ = _opened(self.path, (self.provider,), shape, device=self._device)
+            if len(fixed) > KEPT:
+                fixed.popitem(last=False)
+        fixed.move_to_end((batch, length))
+        return fixed[batch, length]
 
 
 def _below(count: int, array: NDArray[Any]) -> list[tuple[int, int]]:

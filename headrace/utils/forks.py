@@ -1,16 +1,17 @@
-"""What a forked child must not take over from its parent: locks that threads hold there, and threads that wait there.
+"""What a forked child must not take over from its parent: locks that threads hold there, and threads that work there.
 
 Of all threads, the child has the one that forked. `os.fork` knows nothing of what the others were at.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 P = ParamSpec("P")
@@ -32,7 +33,34 @@ class Guard:
         _guards.add(self)
 
 
+class OfEachProcess(Generic[T]):
+    """What works by threads and locks of its library's own: a forked child makes another when it first asks for it.
+
+    The parent's stays in the child's memory to its end: to take it down would wait for threads that are not there.
+    """
+
+    def __init__(self, make: Callable[[], T], made: T | None = None) -> None:
+        """`make` must give the same in a child; `made` is that of this process, if there is one."""
+        self._make, self._made = make, made
+        self._guard = Guard()
+        _of_processes.add(self)
+
+    def __call__(self) -> T:
+        """That of this process."""
+        with self._guard.lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def leave(self) -> None:
+        """In a child, have none yet."""
+        if self._made is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._made))  # no end of the interpreter deletes it either
+            self._made = None
+
+
 _guards = WeakSet[Guard]()
+_of_processes = WeakSet[OfEachProcess[Any]]()
 _settled: list[Any] = []  # the locks that a fork under way holds
 _left: set[int] = set()  # in a child, the thread that forked
 _afresh: list[ThreadPoolExecutor] = []  # in a child, a thread that began there, once one was needed
@@ -71,6 +99,8 @@ def _begin() -> None:
     # The thread that forked may be inside of a guard: it goes on to release the lock that it took.
     for guard in list(_guards):
         guard.lock = threading.RLock()
+    for made in list(_of_processes):
+        made.leave()
     _settled.clear()
     _afresh.clear()
     _left.clear()

@@ -4,6 +4,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Python 3.12 begins with some hundred objects frozen. Who freezes for a reason of his own has thousands.
+PYTHONS_OWN = 1000
+
 
 @contextmanager
 def sparing_the_old() -> Iterator[None]:
@@ -12,7 +15,7 @@ def sparing_the_old() -> Iterator[None]:
     A trace or an export makes so many objects that all of them are collected several times, and each time the millions
     that the imported libraries hold would be walked in vain: a tenth of the whole time.
     """
-    if gc.get_freeze_count():  # frozen by an outer block, or by a caller for longer than ours
+    if gc.get_freeze_count() > PYTHONS_OWN:  # frozen by an outer block, or by a caller for longer than ours
         yield
         return
     gc.freeze()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.errors import HeadraceError, TargetError
+from headrace.utils.file_lock import lock
 
 TEMPORARY, CACHE = "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"
 # What must be left for a file to be begun at all.
@@ -62,9 +64,10 @@ def _require(folder: Path, variable: str, what: str) -> None:
 
 
 class Scratch:
-    """A temporary folder; it goes with its last holder, or with the process that made it.
+    """A temporary folder; it goes with its last holder, in the last process that has one.
 
-    A fork's end removes nothing: Python's own temporary folders go from under the parent then.
+    Forked processes share its lock. So the end of a child removes nothing from under its parent, as it does with
+    Python's own temporary folders, nor the end of a parent, as that of one which becomes a daemon.
     """
 
     def __init__(self) -> None:
@@ -78,12 +81,18 @@ class Scratch:
             self.path = Path(tempfile.mkdtemp(prefix="headrace-", dir=place))
         except OSError as error:
             raise _full(place, "A temporary folder", error) from error
-        weakref.finalize(self, _remove, self.path, os.getpid())
+        held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        lock(held, fcntl.LOCK_SH, otherwise=True)
+        weakref.finalize(self, _remove, self.path, held, os.getpid())
 
 
-def _remove(path: Path, maker: int) -> None:
-    if os.getpid() == maker:
-        shutil.rmtree(path, ignore_errors=True)
+def _remove(path: Path, held: int, maker: int) -> None:
+    with suppress(OSError):  # a daemon has closed what it did not know, or somebody has cleared the folder away
+        os.close(held)
+        last = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        if lock(last, fcntl.LOCK_EX | fcntl.LOCK_NB, otherwise=os.getpid() == maker):
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(last)
 
 
 @contextmanager

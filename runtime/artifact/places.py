@@ -14,7 +14,8 @@ from pathlib import Path
 from headrace.errors import ArtifactError, HeadraceError
 from headrace.runtime.artifact.exchange import put
 from headrace.runtime.artifact.manifest import MANIFEST, path_of
-from headrace.runtime.artifact.working import being_replaced, lock, same, sweep, working
+from headrace.runtime.artifact.working import being_replaced, same, sweep, working
+from headrace.utils.file_lock import lock
 
 # Seconds for which a reader waits on a writer between the two steps that some file systems take to replace a folder.
 PATIENCE = 2.0

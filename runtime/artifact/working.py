@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.runtime.artifact.exchange import OLD, put_back
+from headrace.utils.file_lock import lock
 
 PREFIX, LOCK = ".headrace-", "headrace.lock"
 
@@ -48,22 +49,6 @@ def being_replaced(place: Path) -> bool:
     with suppress(OSError):
         return any(_works_for(folder) == place.name and (folder / OLD).exists() for folder in _hidden(place.parent))
     return False
-
-
-def lock(descriptor: int, how: int, otherwise: bool) -> bool:
-    """Lock an open file or folder; False where others hold it.
-
-    Args:
-        how: of the constants of fcntl.
-        otherwise: what to answer where the file system has no locks.
-    """
-    try:
-        fcntl.flock(descriptor, how)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return otherwise
-    return True
 
 
 def same(path: Path, descriptor: int) -> bool:

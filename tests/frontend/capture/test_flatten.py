@@ -34,8 +34,19 @@ class Written(torch.nn.Module):
         return y.reshape(-1)
 
 
+def is_copy(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.clone.default and not node.kwargs
+
+
+def size_of(program: Any) -> int:
+    return sum(not is_copy(node) for node in program.graph.nodes)
+
+
 def computed(program: Any) -> Any:
-    """What the graph returns as nested operators, whatever its nodes are called."""
+    """What the graph returns as nested operators, whatever its nodes are called.
+
+    A copy counts as what it copies: torch 2.14 leaves an idle dropout out, of which torch before made one.
+    """
 
     def told(value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -44,6 +55,9 @@ def computed(program: Any) -> Any:
 
     known: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
+        if is_copy(node):
+            known[node] = known[node.args[0]]
+            continue
         given = (told(node.args), tuple(sorted((name, told(value)) for name, value in node.kwargs.items())))
         shown = node.meta.get("val")
         value = (tuple(map(str, shown.shape)), shown.dtype) if hasattr(shown, "dtype") else None
@@ -72,7 +86,7 @@ def test_models_are_respelt(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
         flat = flatten(exported)
         monkeypatch.undo()
-        assert len(flat.graph.nodes) <= len(exported.run_decompositions({}).graph.nodes)
+        assert size_of(flat) <= size_of(exported.run_decompositions({}))
         held.append((computed(flat), computed(exported.run_decompositions({}))))
         return flat
 

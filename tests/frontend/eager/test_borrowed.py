@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from torch import nn
 
 import headrace
@@ -17,6 +18,8 @@ from headrace.ir import Layout, PaddingRule, Task
 from headrace.lowering.forms.choose import ChooseLayout
 from headrace.lowering.pipeline import analyse, prepare
 from tests.tiny import EOS, build, checkpoint, encoder, randomise, rows_of, token_ids
+
+TRACES_LONG_ROPE = Version(transformers.__version__) >= Version("5.21")
 
 
 class Holder(nn.Module):
@@ -201,6 +204,13 @@ def long_rope(**changes):
     return build("llama", max_position_embeddings=128, rope_parameters=rope, **changes)
 
 
+@pytest.mark.skipif(TRACES_LONG_ROPE, reason="transformers 5.21 chooses between the two by a tensor")
+def test_long_rope_that_chooses_by_a_number_is_refused():
+    with pytest.raises(TraceError, match=r"longrope_frequency_update.*decides by what the inputs hold"):
+        trace(checkpoint(long_rope()))
+
+
+@pytest.mark.skipif(not TRACES_LONG_ROPE, reason="transformers before 5.21 decides by a number, which is refused")
 def test_long_rope_chooses_by_each_texts_own_length():
     model = long_rope()
     before = [buffer.clone() for buffer in model.buffers()]

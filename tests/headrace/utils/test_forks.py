@@ -16,39 +16,71 @@ from headrace.utils.scratch import Scratch
 from tests.tiny import build
 from tests.words import bert_like
 
-# Threads of torch, of the tokenizers library and of ours are all there when the process forks.
+# Threads of torch, of the tokenizers library and of ours are all there when the process forks. How long a child takes
+# is the machine's affair. One that hangs has no thread that is ready to run, or it runs for ever.
 FORKS = """
-import faulthandler, os, sys, threading, time
+import faulthandler, gc, os, resource, signal, sys, threading, time
 import numpy as np
 import headrace
 
 model = headrace.load(sys.argv[1], trust=True)
 texts = [f"w{i % 40} w{7 * i % 40} w5 w6" for i in range(150)]
 wanted = model.embed(texts)
-busy = [threading.Thread(target=lambda: [model.embed(texts) for _ in iter(int, 1)], daemon=True) for _ in range(2)]
-for thread in busy:
-    thread.start()
+
+def work():
+    while True:
+        model.embed(texts)
 
 def answers(rest):
-    faulthandler.dump_traceback_later(60, exit=True)
     np.testing.assert_allclose(model.embed(texts), wanted, atol=1e-5)
     if rest is not None:
         np.testing.assert_allclose(list(rest), wanted[1:], atol=1e-5)
 
+def asleep(child):
+    try:
+        threads = [open(f"/proc/{child}/task/{one}/stat").read() for one in os.listdir(f"/proc/{child}/task")]
+    except OSError:  # one has just ended
+        return False
+    return all(one.rpartition(")")[2].split()[0] == "S" for one in threads)
+
+def exit_code(child):
+    slept = 0
+    while slept < 1000:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+        slept = slept + 1 if asleep(child) else 0
+    os.kill(child, signal.SIGUSR1)
+    time.sleep(1)
+    os.kill(child, signal.SIGKILL)
+    return "it waits for ever"
+
 for number in range(int(sys.argv[2])):
-    time.sleep(0.013 * (number % 7))
-    begun = model.embed_iter(texts) if number % 3 == 0 else None
+    if number == 1:  # the first child is forked off from idle threads, and only ends
+        for thread in [threading.Thread(target=work, daemon=True) for _ in range(2)]:
+            thread.start()
+    time.sleep(0.013 * (number % 7) if number else 0.5)
+    begun = model.embed_iter(texts) if number % 3 == 1 else None
     if begun is not None:
         next(begun)
     if not (child := os.fork()):
+        faulthandler.register(signal.SIGUSR1)
+        resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
         try:
-            answers(begun)
+            if number:
+                answers(begun)
         except BaseException as error:
             print(repr(error), file=sys.stderr)
             os._exit(1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, number
+        if number % 2:
+            os._exit(0)
+        del begun, model
+        gc.collect()
+        sys.exit()
+    assert (code := exit_code(child)) == 0, (number, code)
 print("answered")
+sys.stdout.flush()
 os._exit(0)
 """
 
@@ -122,6 +154,36 @@ with settled.lock, own.lock:
     assert in_child(run) == "4"
 
 
+def test_a_child_makes_its_own_and_takes_down_none_of_its_parents() -> None:
+    """Not even at the interpreter's end; and it waits for none that another thread was making."""
+    run = """
+from headrace.utils.forks import OfEachProcess
+class Made:
+    def __init__(self):
+        self.maker = os.getpid()
+    def __del__(self, parent=os.getpid(), write=os.write):
+        write(1, b"parents " if self.maker == parent else b"own ")
+begun, busy = threading.Event(), [1]
+def make():
+    if busy:
+        begun.set()
+        threading.Event().wait()
+    return Made()
+made, halfway = OfEachProcess(Made), OfEachProcess(make)
+assert made() is made()
+threading.Thread(target=halfway, daemon=True).start()
+begun.wait()
+if not (child := os.fork()):
+    busy.clear()
+    assert made().maker == halfway().maker == os.getpid()
+    del made
+    sys.exit(0)
+assert not os.waitpid(child, 0)[1]
+os._exit(0)
+"""
+    assert in_child(run) == "own"
+
+
 def test_a_guard_is_its_threads_own() -> None:
     guard = Guard()
     with guard.lock, guard.lock:
@@ -159,3 +221,18 @@ print(scratch.path.is_dir())
     assert path.is_dir()
     del scratch
     assert not path.exists()
+
+
+def test_a_parents_end_leaves_its_childs_files() -> None:
+    """So that what becomes a daemon keeps what it was given; the child takes them along."""
+    run = """
+from headrace.utils.scratch import Scratch
+scratch, ended = Scratch(), os.pipe()
+if not os.fork():
+    os.close(ended[1])
+    os.read(ended[0], 1)
+    print(scratch.path, scratch.path.is_dir(), flush=True)
+"""
+    folder, there = in_child(run).split()
+    assert there == "True"
+    assert not Path(folder).exists()

@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from headrace import graphs, sample
 from headrace.errors import AttentionTypeError
@@ -43,6 +45,8 @@ def probed(traced):
     "mixtral bart t5 fsmt whisper".split(),
 )
 def test_honest_annotations_are_proven(analysed, name):
+    if name == "fsmt" and Version(transformers.__version__) < Version("5.18"):
+        pytest.skip("transformers 5.18: before it, the mask of FSMT's decoder assumes two tokens, which is refused")
     assert {spec.verdict for spec in analysed(name).nodes.attention} == {Verdict.PROVEN}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from packaging.version import Version
 from torch import nn
 from torch.nn import functional
@@ -73,6 +74,8 @@ def test_an_architecture_is_recovered(name: str, tiny: Any, analysed: Any) -> No
     type_, masks, bias = MODELS[name]
     if name == "deberta" and Version(torch.__version__) < Version("2.12"):
         pytest.skip("torch 2.12: before it, the export cannot follow DeBERTa's number from a tensor")
+    if name == "deberta" and Version(transformers.__version__) < Version("5.23"):
+        pytest.skip("transformers 5.23: before it, TorchScript hides DeBERTa's number, and it is refused")
     program = analysed(name)
     assert [(spec.mask, spec.window) for spec in program.nodes.attention] == masks
     assert {(spec.type, spec.bias, spec.recovered) for spec in program.nodes.attention} == {(type_, bias, True)}
