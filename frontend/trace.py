@@ -152,6 +152,7 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
             pooling=pooling,
             similarity=checkpoint.similarity,
             active=checkpoint.sentence.active if checkpoint.sentence else None,
+            interaction=checkpoint.interaction,
         ),
         evidence=Evidence(
             claims=read_claims(config),

@@ -18,6 +18,7 @@ from headrace.errors import LoadError
 from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
+from headrace.frontend.load.interaction import read_interaction
 from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import LAYERS
 from headrace.frontend.load.modules.static import read_static, static_limit, static_tokenizer
@@ -36,7 +37,7 @@ from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.weights import WEIGHTS, read_weights
-from headrace.ir import Similarity, TextRules
+from headrace.ir import Interaction, Similarity, TextRules
 from headrace.utils.home import expanded
 from headrace.utils.inside import inside
 
@@ -66,6 +67,7 @@ class Checkpoint:
         text: what it says of text.
         similarity: what it compares vectors by.
         activation: what a cross-encoder scores by, None where nothing names it beside the config.
+        interaction: which vectors score where texts are compared token by token.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Checkpoint:
     text: TextRules = field(default_factory=TextRules)
     similarity: Similarity = Similarity.COSINE
     activation: str | None = None
+    interaction: Interaction | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ def load(
         text=said.text,
         similarity=said.similarity,
         activation=said.activation,
+        interaction=read_interaction(pipeline, found) if pipeline else None,
     )
 
 
@@ -259,6 +263,7 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, route:
         text=said.text,
         similarity=said.similarity,
         activation=said.activation,
+        interaction=read_interaction(pipeline, found),
     )
 
 

@@ -34,6 +34,7 @@ AFTER = (
     "LogitScore",
     "SpladePooling",
     "SparseAutoEncoder",
+    "MultiVectorMask",
 )
 KNOWN = ", ".join((*FIRST, *AFTER))
 # Why a module that sentence-transformers has is not served.
@@ -117,6 +118,11 @@ class Pipeline:
     def pooling(self) -> Step | None:
         """The module that makes one vector of a text's rows, if there is one."""
         return next((step for step in self.steps if step.kind == "Pooling"), None)
+
+    @property
+    def interacts(self) -> bool:
+        """Whether a text has many vectors, and texts are compared token by token."""
+        return bool(self.settings.get("model_type") == "MultiVectorEncoder")
 
     @property
     def pools(self) -> bool:
@@ -236,7 +242,7 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     where, kinds = f"{pipeline.folder}/{MODULES}", pipeline.kinds
     settings = {key: value for key, value in pipeline.settings.items() if value != []}
     require_known(settings, f"{pipeline.folder}/{SETTINGS}", APPLIED, IDLE)
-    served = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
+    served = ("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder")
     if (made := settings.get("model_type") or served[0]) not in served:
         raise LoadError(
             f"{pipeline.folder}/{SETTINGS} is of a {made} (model_type), which is not served yet; "
