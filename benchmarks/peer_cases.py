@@ -12,6 +12,7 @@ import numpy as np
 import sentence_transformers as st
 import torch
 from sentence_transformers.cross_encoder.modules import LogitScore
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer import modules as dense
 from sentence_transformers.sparse_encoder import modules as sparse
 from torch import nn
@@ -151,14 +152,14 @@ def modules() -> Iterator[Case]:
         lambda model, texts: model.embed(texts),
         lambda model, text: model.encode(text),
     )
-    for route in ("query", "document"):
+    for tower in ("query", "document"):
         yield Case(
             "module",
-            f"Router, {route}",
+            f"Router, {tower}",
             routed,
             lambda model, texts: model.embed(texts),
-            partial(lambda model, text, task: model.encode(text, task=task), task=route),
-            options={"route": route},
+            partial(lambda model, text, task: model.encode(text, task=task), task=tower),
+            options={"tower": tower},
         )
 
 
@@ -338,6 +339,46 @@ def backbones() -> Iterator[Case]:
     )
 
 
+def many() -> Iterator[Case]:
+    """Vectors of every token that scores, one after another; a query's MaxSim with each document."""
+    skips = {"skiplist_words": ["w5", "w21"]}
+    made: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "skip list": (skips, {}),
+        "skip list, both sides": (skips | {"skiplist_tasks": ["query", "document"]}, {}),
+        "expansion, attended": ({}, {"query_expansion": {"strategy": "fixed", "length": 16, "attend": True}}),
+        "expansion, not attended": ({}, {"query_expansion": {"strategy": "fixed", "length": 16}}),
+        "expansion, at least": ({}, {"query_expansion": {"strategy": "min", "length": 8}}),
+        "lengths of the sides": ({}, {"query_length": 6, "document_length": 9}),
+    }
+    for what, (mask, said) in made.items():
+        for side in ("query", "document"):
+            yield Case(
+                "many vectors",
+                f"{what}, {side}",
+                partial(multi_vector, mask=mask, said=said),
+                partial(lambda model, texts, side: [one.sum(0) for one in model.multi_embed(texts, side)], side=side),
+                partial(lambda model, text, side: getattr(model, f"encode_{side}")(text).sum(0), side=side),
+            )
+    yield Case("many vectors", "MaxSim", partial(multi_vector, mask=skips, said={}), maxsims, their_maxsims)
+
+
+def maxsims(model: Any, texts: list[str]) -> Any:
+    return model.similarity(model.multi_embed(texts, "query"), model.multi_embed(TEXTS))
+
+
+def their_maxsims(model: Any, text: str) -> Any:
+    documents = [model.encode_document(one) for one in TEXTS]
+    return np.asarray(model.similarity([model.encode_query(text)], documents))[0]
+
+
+def multi_vector(where: Path, mask: dict[str, Any], said: dict[str, Any]) -> Any:
+    torch.manual_seed(7)
+    tokens = {"module_input_name": "token_embeddings"}
+    after = [dense.Dense(32, 16, activation_function=nn.Identity(), **tokens), dense.Normalize(**tokens)]
+    modules = [dense.Transformer(folder(where), **said), *after, MultiVectorMask(**mask)]
+    return st.MultiVectorEncoder(modules=modules, device="cpu", prompts={"query": "w80 ", "document": "w81 "})
+
+
 def real() -> Iterator[Case]:
     minilm: Callable[[Path], Any] = lambda _: st.SentenceTransformer(str(examples.folder("minilm")), device="cpu")  # noqa: E731
     ours, theirs = (lambda model, texts: model.embed(texts)), (lambda model, text: model.encode(text))
@@ -353,5 +394,5 @@ def real() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    for part in (modules, poolings, prompts, scores, sparse_rows, backbones, real):
+    for part in (modules, poolings, prompts, scores, sparse_rows, many, backbones, real):
         yield from part()

@@ -101,7 +101,7 @@ def load(
     tokenizer: Any = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    route: str | None = None,
+    tower: str | None = None,
 ) -> Checkpoint:
     """Load a model in `dtype`, ready to trace.
 
@@ -109,7 +109,7 @@ def load(
         source: a folder, a hub id or a module. A module is used as it is, copied to the host where it lies elsewhere,
             and must already be in `dtype`.
         tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
-        route: of a Router, None takes the one that it names.
+        tower: of a Router, None takes the one that it names.
 
     Raises:
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
@@ -117,14 +117,14 @@ def load(
     if isinstance(source, nn.Module):
         given = read_tokenizer(tokenizer, trust_remote_code)
         held = (
-            _from_pipeline(source, dtype, given, route) if _is_pipeline(source) else _from_module(source, dtype, given)
+            _from_pipeline(source, dtype, given, tower) if _is_pipeline(source) else _from_module(source, dtype, given)
         )
         return replace(held, side_files={**held.side_files, **_linked_out(tokenizer, tokenizer)})
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
     with readable(folder / MODULES):
-        pipeline = read_pipeline(folder, route)
+        pipeline = read_pipeline(folder, tower)
         said = _said(pipeline)
     weights = folder / pipeline.transformer.path if pipeline else folder
     given = read_tokenizer(tokenizer, trust_remote_code)
@@ -238,9 +238,9 @@ def _is_pipeline(module: nn.Module) -> bool:
     return any(one.__module__.startswith("sentence_transformers.") for one in module.__class__.__mro__)
 
 
-def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, route: str | None) -> Checkpoint:
+def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, tower: str | None) -> Checkpoint:
     """A pipeline as it is: its own modules and tokenizer, whatever it would save."""
-    pipeline = held_pipeline(source, route)
+    pipeline = held_pipeline(source, tower)
     live: Any = pipeline.transformer.live
     if pipeline.transformer.kind in TABLES:
         model, found = (
