@@ -86,6 +86,7 @@ def export_onnx(
         raise InputError(
             f"The program is in {program.dtype}; an export begins from float32 and takes dtype={dtype!r} from there."
         )
+    _require_seen(program)
     program = program.placeless()
     wanted = _task(program, task)
     require_same(folder, program.source, wanted.value, {"profile": profile, "dtype": dtype})
@@ -123,6 +124,20 @@ def export_onnx(
             },
         )
     return place
+
+
+def _require_seen(program: Program) -> None:
+    """Refuse queries that are filled up with tokens that none attends to: an exported graph counts places by the mask.
+
+    Raises:
+        ArtifactError: the model's are.
+    """
+    asked = program.facts.interaction
+    if asked is not None and asked.expansion is not None and not asked.expansion.attends:
+        raise ArtifactError(
+            "The model fills queries up with tokens that no other attends to (query_expansion without attend), and an "
+            "ONNX model finds the places of tokens by the attention mask. Save it with save() in place of exporting it."
+        )
 
 
 def require_open(options: Mapping[str, Any], settled: tuple[str, ...], where: str) -> None:
