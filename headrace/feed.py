@@ -34,7 +34,7 @@ def padded(
         offset: the first position.
         width: of the rows; None takes the longest sequence's.
         left: whether the padding comes first.
-        unseen: of each, how many tokens at its end none attends to; empty where all are seen.
+        unseen: of each, how many tokens at its end none attends to, below zero at its beginning; empty where all are.
     """
     width = width or max(map(len, ids))
     tokens, mask, positions, kinds = np.zeros((4, len(ids), width), np.int64)
@@ -45,7 +45,7 @@ def padded(
         if types and (own_types := types[row]) is not None:
             kinds[row, place] = own_types
         if unseen and unseen[row]:
-            mask[row, place][-unseen[row] :] = 0
+            mask[row, place][slice(-unseen[row], None) if unseen[row] > 0 else slice(-unseen[row])] = 0
     positions += offset
     return {Role.IDS: tokens, Role.PADDING: mask, Role.POSITIONS: positions, Role.TYPES: kinds}
 

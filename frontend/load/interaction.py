@@ -60,4 +60,7 @@ def _expansion(given: Any, where: str, tokenizer: Any) -> Expansion | None:
         raise LoadError(
             f"{where} fills queries with {token or 'a mask or end token'}, which the tokenizer does not have."
         )
-    return Expansion(int(said["length"]), int(filler), bool(said.get("attend", False)), strategy == "fixed")
+    fixed = strategy == "fixed"
+    # They take the place of padding, which has a side; what only reaches a least length goes behind.
+    left = fixed and getattr(tokenizer, "padding_side", "right") == "left"
+    return Expansion(int(said["length"]), int(filler), bool(said.get("attend", False)), fixed, left)

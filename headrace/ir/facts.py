@@ -103,12 +103,14 @@ class Expansion:
         token: the id that fills.
         attends: whether the others attend to them; they attend to the others in any case.
         fixed: whether a longer query is cut to the length.
+        left: whether they go before the query.
     """
 
     length: int
     token: int
     attends: bool
     fixed: bool
+    left: bool = False
 
 
 @dataclass(frozen=True)

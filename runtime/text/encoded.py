@@ -20,7 +20,7 @@ class Encoded:
         types: token types, int64 [t], or None for zeros.
         spans: where they were asked for.
         lost: how many tokens truncation took away.
-        unseen: how many tokens at the end none attends to.
+        unseen: how many tokens at the end none attends to; below zero, at the beginning.
     """
 
     ids: NDArray[np.int64]
@@ -49,9 +49,11 @@ class Encoded:
     def expanded(self, expansion: Expansion) -> Encoded:
         """The request as a query that is filled up with tokens that score too."""
         more = max(0, expansion.length - len(self.ids))
-        types = None if self.types is None else np.pad(self.types, (0, more))
-        ids = np.pad(self.ids, (0, more), constant_values=expansion.token)
-        return Encoded(ids, types, None, self.lost, 0 if expansion.attends else more)
+        sides = (more, 0) if expansion.left else (0, more)
+        types = None if self.types is None else np.pad(self.types, sides)
+        ids = np.pad(self.ids, sides, constant_values=expansion.token)
+        unseen = 0 if expansion.attends else -more if expansion.left else more
+        return Encoded(ids, types, None, self.lost, unseen)
 
     def only(self, places: list[int]) -> Encoded:
         """The request truncated to those of its tokens."""
