@@ -22,6 +22,7 @@ def padded(
     offset: int = 0,
     width: int | None = None,
     left: bool = False,
+    unseen: Sequence[int] = (),
 ) -> dict[Role, NDArray[np.int64]]:
     """Sequences a row each: int64 [sequences, width].
 
@@ -33,6 +34,7 @@ def padded(
         offset: the first position.
         width: of the rows; None takes the longest sequence's.
         left: whether the padding comes first.
+        unseen: of each, how many tokens at its end none attends to, below zero at its beginning; empty where all are.
     """
     width = width or max(map(len, ids))
     tokens, mask, positions, kinds = np.zeros((4, len(ids), width), np.int64)
@@ -42,6 +44,8 @@ def padded(
         tokens[row, place], mask[row, place], positions[row, place] = own, 1, counted[: len(own)]
         if types and (own_types := types[row]) is not None:
             kinds[row, place] = own_types
+        if unseen and unseen[row]:
+            mask[row, place][slice(-unseen[row], None) if unseen[row] > 0 else slice(-unseen[row])] = 0
     positions += offset
     return {Role.IDS: tokens, Role.PADDING: mask, Role.POSITIONS: positions, Role.TYPES: kinds}
 

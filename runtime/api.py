@@ -128,7 +128,7 @@ class Lowered:
         return (self.program if task is None else prepare(self.program, self._supported(task))).as_text()
 
     def explain(self, form: str = "text") -> str:
-        """Attention, route, tasks and what the target will do, as "text" or "html"."""
+        """Attention, tower, tasks and what the target will do, as "text" or "html"."""
         chosen, _ = select(self.program, None)
         return explain(self.program, form, target=self.backend.name, task=chosen, plan=self.plan())
 
@@ -239,7 +239,7 @@ def trace(
     tokenizer: Any = None,
     pooling: str | tuple[str, ...] | None = None,
     task: str | None = None,
-    route: str | None = None,
+    tower: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool | None = None,
@@ -255,7 +255,7 @@ def trace(
             mean_sqrt_len_tokens, or several to be concatenated; own takes the vector that the model returns by itself.
         task: what is wished for: a head that offers no vectors is left out for embed and token_embed, and a language
             model scores pairs by its logits of yes and no, a masked one makes sparse vectors.
-        route: of a sentence-transformers folder with a Router: "query" or "document", or what it names them.
+        tower: of a sentence-transformers folder with a Router: "query" or "document", or what it names them.
         revision: of a hub id.
         trust_remote_code: run Python code that comes with the folder.
 
@@ -269,7 +269,7 @@ def trace(
     with bar("Loading the model", shown=progress) as shown, sparing_the_old(), debug.stage("load"):
         checkpoint = load(
             model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
-            trust_remote_code=trust_remote_code, route=route,
+            trust_remote_code=trust_remote_code, tower=tower,
         )  # fmt: skip
         shown.say("Tracing the model")
         with debug.stage("trace"):
@@ -298,7 +298,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     prefill: str | None = None,
     tokenizer: Any = None,
     pooling: str | tuple[str, ...] | None = None,
-    route: str | None = None,
+    tower: str | None = None,
     token_budget: int | None = None,
     quantize: str | None = None,
     force: bool = False,
@@ -329,7 +329,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
         model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, task=task,
-        route=route, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
+        tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
         task=task, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force, progress=progress

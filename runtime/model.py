@@ -21,6 +21,7 @@ from headrace.runtime.tasks.embed import embed
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call
+from headrace.runtime.tasks.multi_embed import multi_embed
 from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
@@ -317,6 +318,20 @@ class CompiledModel:
         call = self._call(Task.SPARSE_EMBED, truncate, batch_size, progress)
         return sparse_embed(call, texts, prompt, prompt_name, max_active)
 
+    def multi_embed(
+        self, texts: str | Iterable[str], side: str = "document", prompt: str | None = None, *,
+        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> list[Array]:  # fmt: skip
+        """A vector for each token of a text that scores, float32 [t, d] a text; `similarity` compares such texts.
+
+        Args:
+            side: "query" or "document": each is cut, filled up and scored in its own way, and has its own prompt.
+            prompt: as for `embed`; None takes the side's, where the folder has one.
+        """
+        call = self._call(Task.MULTI_EMBED, truncate, batch_size, progress)
+        return multi_embed(call, texts, side, prompt, prompt_name)
+
     def sparse_words(self, vectors: SparseVectors, top: int | None = None) -> list[list[tuple[str, float]]]:
         """The tokens and weights of each vector of `sparse_embed`, the heaviest first: `top` of them, None for all.
 
@@ -426,7 +441,7 @@ class CompiledModel:
         raise AssertionError(f"{task} can be run and has no method")
 
     def similarity(self, a: Array, b: Array) -> Array:
-        """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m].
+        """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m]; or every text of many vectors.
 
         By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
         """

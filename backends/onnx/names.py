@@ -11,6 +11,7 @@ OUTPUTS = {
     OutputKind.HIDDEN: "last_hidden_state",
     OutputKind.EMBEDDING: "embedding",
     OutputKind.TOKEN_EMBEDDING: "token_embeddings",
+    OutputKind.SPARSE_EMBEDDING: "sparse_embedding",
     OutputKind.SEQUENCE_LOGITS: "logits",
     OutputKind.TOKEN_LOGITS: "logits",
     OutputKind.VOCABULARY_LOGITS: "logits",

@@ -18,6 +18,7 @@ from headrace.errors import LoadError
 from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
+from headrace.frontend.load.interaction import read_interaction
 from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import LAYERS
 from headrace.frontend.load.modules.static import read_static, static_limit, static_tokenizer
@@ -36,7 +37,7 @@ from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.weights import WEIGHTS, read_weights
-from headrace.ir import Similarity, TextRules
+from headrace.ir import Interaction, Similarity, TextRules
 from headrace.utils.home import expanded
 from headrace.utils.inside import inside
 
@@ -66,6 +67,7 @@ class Checkpoint:
         text: what it says of text.
         similarity: what it compares vectors by.
         activation: what a cross-encoder scores by, None where nothing names it beside the config.
+        interaction: which vectors score where texts are compared token by token.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Checkpoint:
     text: TextRules = field(default_factory=TextRules)
     similarity: Similarity = Similarity.COSINE
     activation: str | None = None
+    interaction: Interaction | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def load(
     tokenizer: Any = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    route: str | None = None,
+    tower: str | None = None,
 ) -> Checkpoint:
     """Load a model in `dtype`, ready to trace.
 
@@ -106,7 +109,7 @@ def load(
         source: a folder, a hub id or a module. A module is used as it is, copied to the host where it lies elsewhere,
             and must already be in `dtype`.
         tokenizer: a tokenizer, or the folder of one; None looks in the model's folder.
-        route: of a Router, None takes the one that it names.
+        tower: of a Router, None takes the one that it names.
 
     Raises:
         LoadError: no folder, no weights, unreadable files, code that must be trusted first, no way to the hub.
@@ -114,14 +117,14 @@ def load(
     if isinstance(source, nn.Module):
         given = read_tokenizer(tokenizer, trust_remote_code)
         held = (
-            _from_pipeline(source, dtype, given, route) if _is_pipeline(source) else _from_module(source, dtype, given)
+            _from_pipeline(source, dtype, given, tower) if _is_pipeline(source) else _from_module(source, dtype, given)
         )
         return replace(held, side_files={**held.side_files, **_linked_out(tokenizer, tokenizer)})
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
     with readable(folder / MODULES):
-        pipeline = read_pipeline(folder, route)
+        pipeline = read_pipeline(folder, tower)
         said = _said(pipeline)
     weights = folder / pipeline.transformer.path if pipeline else folder
     given = read_tokenizer(tokenizer, trust_remote_code)
@@ -151,6 +154,7 @@ def load(
         text=said.text,
         similarity=said.similarity,
         activation=said.activation,
+        interaction=read_interaction(pipeline, found) if pipeline else None,
     )
 
 
@@ -234,9 +238,9 @@ def _is_pipeline(module: nn.Module) -> bool:
     return any(one.__module__.startswith("sentence_transformers.") for one in module.__class__.__mro__)
 
 
-def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, route: str | None) -> Checkpoint:
+def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, tower: str | None) -> Checkpoint:
     """A pipeline as it is: its own modules and tokenizer, whatever it would save."""
-    pipeline = held_pipeline(source, route)
+    pipeline = held_pipeline(source, tower)
     live: Any = pipeline.transformer.live
     if pipeline.transformer.kind in TABLES:
         model, found = (
@@ -259,6 +263,7 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, route:
         text=said.text,
         similarity=said.similarity,
         activation=said.activation,
+        interaction=read_interaction(pipeline, found),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import read_json, require_known
-from headrace.frontend.load.routes import held_route, require_router, routed
+from headrace.frontend.load.towers import held_tower, require_router, routed
 from headrace.utils.inside import inside
 
 TRANSFORMER, MLM, STATIC, SPARSE_STATIC = "Transformer", "MLMTransformer", "StaticEmbedding", "SparseStaticEmbedding"
@@ -34,6 +34,7 @@ AFTER = (
     "LogitScore",
     "SpladePooling",
     "SparseAutoEncoder",
+    "MultiVectorMask",
 )
 KNOWN = ", ".join((*FIRST, *AFTER))
 # Why a module that sentence-transformers has is not served.
@@ -119,16 +120,21 @@ class Pipeline:
         return next((step for step in self.steps if step.kind == "Pooling"), None)
 
     @property
+    def interacts(self) -> bool:
+        """Whether a text has many vectors, and texts are compared token by token."""
+        return bool(self.settings.get("model_type") == "MultiVectorEncoder")
+
+    @property
     def pools(self) -> bool:
         """Whether a text has one vector."""
         return self.pooling is not None or self.transformer.kind == STATIC
 
 
-def read_pipeline(folder: Path, route: str | None = None) -> Pipeline | None:
+def read_pipeline(folder: Path, tower: str | None = None) -> Pipeline | None:
     """The pipeline of a folder; None where it has no modules.json, without which nothing else of it is read.
 
     Args:
-        route: of a Router; None takes the one that it names as its default.
+        tower: of a Router; None takes the one that it names as its default.
 
     Raises:
         LoadError: a file that cannot be read, a module or a key that is not known.
@@ -143,8 +149,8 @@ def read_pipeline(folder: Path, route: str | None = None) -> Pipeline | None:
     if out := [entry["path"] for entry in listed if not inside(folder, entry.get("path") or ".")]:
         raise LoadError(f"{folder}/{MODULES} names {', '.join(map(repr, out))}, outside its folder.")
     named = [(str(entry["type"]), str(entry.get("path", ""))) for entry in listed]
-    named = [one for kind, path in named for one in routed(folder, kind, path, route)]
-    require_router(route, [str(entry["type"]) for entry in listed], f"{folder}/{MODULES}")
+    named = [one for kind, path in named for one in routed(folder, kind, path, tower)]
+    require_router(tower, [str(entry["type"]) for entry in listed], f"{folder}/{MODULES}")
     kinds = _known_kinds([kind for kind, _ in named], f"{folder}/{MODULES}")
     steps = [_read_step(folder, kind, path) for kind, (_, path) in zip(kinds, named, strict=True)]
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
@@ -161,18 +167,18 @@ def _read_step(folder: Path, kind: str, path: str) -> Step:
     return Step(kind, path, {}, str(files[0]))
 
 
-def held_pipeline(model: nn.Module, route: str | None = None) -> Pipeline:
+def held_pipeline(model: nn.Module, tower: str | None = None) -> Pipeline:
     """The pipeline of an object in memory: nothing is written, and every module is the object's own.
 
     Args:
-        route: as of `read_pipeline`.
+        tower: as of `read_pipeline`.
 
     Raises:
         LoadError: a module that says nothing of itself, or is not known.
     """
     name = f"a {model.__class__.__name__} module"
-    require_router(route, [_class(one) for one in model.children()], name)
-    held = [one for child in model.children() for one in held_route(child, route, name)]
+    require_router(tower, [_class(one) for one in model.children()], name)
+    held = [one for child in model.children() for one in held_tower(child, tower, name)]
     kinds = _known_kinds([_class(one) for one in held], name)
     if silent := [kind for kind, one in zip(kinds, held, strict=True) if not hasattr(one, "get_config_dict")]:
         raise LoadError(
@@ -236,7 +242,7 @@ def _checked(pipeline: Pipeline) -> Pipeline:
     where, kinds = f"{pipeline.folder}/{MODULES}", pipeline.kinds
     settings = {key: value for key, value in pipeline.settings.items() if value != []}
     require_known(settings, f"{pipeline.folder}/{SETTINGS}", APPLIED, IDLE)
-    served = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
+    served = ("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder")
     if (made := settings.get("model_type") or served[0]) not in served:
         raise LoadError(
             f"{pipeline.folder}/{SETTINGS} is of a {made} (model_type), which is not served yet; "

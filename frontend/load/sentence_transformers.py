@@ -24,6 +24,9 @@ from headrace.frontend.load.pipeline import MODULES, SETTINGS, SPARSE_STATIC, ST
 from headrace.frontend.load.text_rules import FILLING, GENERATING, LABELLED, PLAIN, transformer_task
 from headrace.ir import PoolKind, Similarity, Task
 
+INTERACTING = (Similarity.MAXSIM, Similarity.MEANMAXSIM)
+# What compares vectors where nothing says it; elsewhere it is the cosine.
+USUAL = {"SparseEncoder": Similarity.DOT, "MultiVectorEncoder": Similarity.MAXSIM}
 # What there is before the first module after a transformer for each task.
 KNOWN = {PLAIN: (ROWS, IDS), GENERATING: (LOGITS, IDS), FILLING: (LOGITS, IDS), LABELLED: (SCORES,)}
 
@@ -40,6 +43,7 @@ class SentenceModules:
         scores: whether it is a cross-encoder, which scores by what the modules make.
         sparse: whether it is a sparse encoder, whose vectors are mostly zeros.
         active: the most numbers of a sparse vector that are not zero, None keeps all.
+        interacts: whether a text has many vectors.
     """
 
     pools: tuple[PoolKind, ...]
@@ -49,6 +53,7 @@ class SentenceModules:
     scores: bool = False
     sparse: bool = False
     active: int | None = None
+    interacts: bool = False
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -57,6 +62,8 @@ class SentenceModules:
             return (Task.SCORE, Task.CLASSIFY)
         if self.sparse:
             return (Task.SPARSE_EMBED,)
+        if self.interacts:
+            return (Task.MULTI_EMBED, Task.TOKEN_EMBED)
         return (Task.EMBED, Task.TOKEN_EMBED) if self.pools else (Task.TOKEN_EMBED,)
 
     @property
@@ -94,7 +101,7 @@ def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
         )
     pools = next((step.pool.kinds for step in made if isinstance(step, Pooled)), ())
     active = pipeline.settings.get("max_active_dims")
-    return SentenceModules(pools, chain, normalize, task == PLAIN, scores, sparse, active)
+    return SentenceModules(pools, chain, normalize, task == PLAIN, scores, sparse, active, pipeline.interacts)
 
 
 def _made(pipeline: Pipeline, known: Iterable[str]) -> list[SentenceModule]:
@@ -131,11 +138,12 @@ def read_similarity(pipeline: Pipeline) -> Similarity:
     Raises:
         LoadError: a name that is none of sentence-transformers' for one vector a text.
     """
-    usual = Similarity.DOT if pipeline.settings.get("model_type") == "SparseEncoder" else Similarity.COSINE
+    usual = USUAL.get(str(pipeline.settings.get("model_type")), Similarity.COSINE)
     named = pipeline.settings.get("similarity_fn_name") or usual
-    if named not in list(Similarity):
+    served = INTERACTING if pipeline.interacts else tuple(kind for kind in Similarity if kind not in INTERACTING)
+    if named not in served:
         raise LoadError(
-            f"{pipeline.folder}/{SETTINGS} compares vectors by {named} (similarity_fn_name); {', '.join(Similarity)} "
+            f"{pipeline.folder}/{SETTINGS} compares vectors by {named} (similarity_fn_name); {', '.join(served)} "
             "are served."
         )
     return Similarity(named)

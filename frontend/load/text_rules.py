@@ -27,6 +27,8 @@ APPLIED = (
     *("max_seq_length", "do_lower_case"),
     *("config_kwargs", "config_args", "processor_kwargs", "tokenizer_args", "model_kwargs", "model_args"),
 )
+# Of a model that compares texts token by token.
+INTERACTING = ("query_length", "document_length", "query_expansion")
 # Unpadding is another way to the same vectors.
 IDLE = ("unpad_inputs", "backend")
 # Where the caller, not the file, says which files are loaded and whether their code runs.
@@ -89,7 +91,7 @@ def _transformer(pipeline: Pipeline) -> tuple[dict[str, Any], str]:
     step = pipeline.transformer
     if step.kind in TABLES:
         return {}, step.where  # there is no transformer
-    said = require_known(step.config, step.where, APPLIED, IDLE)
+    said = require_known(step.config, step.where, (*APPLIED, *(INTERACTING if pipeline.interacts else ())), IDLE)
     for name in ("model_args", "model_kwargs"):
         require_known(said.get(name) or {}, f"{step.where}'s {name}", (), MODEL_IDLE)
     return said, step.where

@@ -67,12 +67,14 @@ class Limits:
 
 
 class Similarity(StrEnum):
-    """What compares two vectors. More is nearer: a distance is negated."""
+    """What compares two vectors, or two texts of many. More is nearer: a distance is negated."""
 
     COSINE = "cosine"
     DOT = "dot"
     EUCLIDEAN = "euclidean"
     MANHATTAN = "manhattan"
+    MAXSIM = "maxsim"
+    MEANMAXSIM = "meanmaxsim"
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,44 @@ class ChatRules:
     structured: bool
     options: str = "{}"
     restores: bool = True
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Queries filled up with tokens that score too (arXiv 2004.12832).
+
+    Attributes:
+        length: the tokens of a filled query.
+        token: the id that fills.
+        attends: whether the others attend to them; they attend to the others in any case.
+        fixed: whether a longer query is cut to the length.
+        left: whether they go before the query.
+    """
+
+    length: int
+    token: int
+    attends: bool
+    fixed: bool
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Which vectors of a text score where texts are compared token by token.
+
+    Attributes:
+        skipped: token ids that do not, in the sides of `skips_in` ("query", "document").
+        kept: of a document, the only token ids that do; empty keeps all.
+        query_length: the tokens that a query is cut to, None where the text's own rule holds; so for documents.
+        expansion: what queries are filled up with.
+    """
+
+    skipped: tuple[int, ...] = ()
+    skips_in: tuple[str, ...] = ("document",)
+    kept: tuple[int, ...] = ()
+    query_length: int | None = None
+    document_length: int | None = None
+    expansion: Expansion | None = None
 
 
 @dataclass(frozen=True)
@@ -248,6 +288,7 @@ class Facts:
         similarity: what compares two such vectors.
         decoding: how tokens follow one another, None where the head is none of a language model.
         active: the most numbers of a sparse vector that are not zero; None keeps all.
+        interaction: which of a text's vectors score, None where texts are not compared so.
     """
 
     positions: Positions
@@ -260,6 +301,7 @@ class Facts:
     similarity: Similarity = Similarity.COSINE
     decoding: Decoding | None = None
     active: int | None = None
+    interaction: Interaction | None = None
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

@@ -20,6 +20,7 @@ class Task(StrEnum):
     EMBED = "embed"
     TOKEN_EMBED = "token_embed"
     SPARSE_EMBED = "sparse_embed"
+    MULTI_EMBED = "multi_embed"
 
 
 class Needs(StrEnum):
@@ -74,4 +75,5 @@ TASK_RULES: Mapping[Task, TaskRules] = {
         needs=Needs.EVERY_TOKEN,
     ),
     Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING,)),
+    Task.MULTI_EMBED: TaskRules("embed texts as many vectors", (OutputKind.TOKEN_EMBEDDING,), needs=Needs.EVERY_TOKEN),
 }

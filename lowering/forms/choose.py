@@ -34,6 +34,9 @@ def _needs_rows(program: Program) -> str:
         return f"It reads {program.signature.arrays[0].name}, which is no sequence of tokens."
     if program.decision.route is not None and program.decision.route.state is State.CUSTOM:
         return f"Its custom state {program.decision.route.name} takes batches of one sequence a row."
+    asked = program.facts.interaction
+    if asked is not None and asked.expansion is not None and not asked.expansion.attends:
+        return "Its queries are filled up with tokens that no other attends to."
     cross = [spec.node for spec in program.nodes.attention if spec.type is AttentionType.ENCODER_DECODER]
     if cross:
         return f"The keys of {cross[0]} come from another sequence than its queries."

@@ -77,6 +77,7 @@ def export_onnx(
     if not program.signature.arrays:  # a limit that loading would refuse
         find_bound(tokenizer, program, max_length, token_budget)
     _require_program(program, dtype)
+    _require_seen(program)
     program = program.placeless()
     wanted = _task(program, task)
     require_same(folder, program.source, wanted.value, {"profile": profile, "dtype": dtype})
@@ -161,6 +162,20 @@ def _lanes(program: Program, file: str) -> dict[str, Any]:
         output.kind.value: {"file": file, "program": encode(_alone(program, output.kind))}
         for output in program.signature.outputs
     }
+
+
+def _require_seen(program: Program) -> None:
+    """Refuse queries that are filled up with tokens that none attends to: an exported graph counts places by the mask.
+
+    Raises:
+        ArtifactError: the model's are.
+    """
+    asked = program.facts.interaction
+    if asked is not None and asked.expansion is not None and not asked.expansion.attends:
+        raise ArtifactError(
+            "The model fills queries up with tokens that no other attends to (query_expansion without attend), and an "
+            "ONNX model finds the places of tokens by the attention mask. Save it with save() in place of exporting it."
+        )
 
 
 def require_open(options: Mapping[str, Any], settled: tuple[str, ...], where: str) -> None:

@@ -84,10 +84,9 @@ def _filled(run: list[int], width: Callable[[int], int], batch_size: int | None,
 def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[np.int64]]:
     """The step's inputs, padded on the right: int64 [requests, length] by name."""
     held = [requests[request] for request in step.requests]
-    ids, types = [one.ids for one in held], [one.types for one in held]
-    return program.signature.named(
-        feed.padded(ids, types, offset=program.facts.positions.offset, width=step.length)
-    )  # fmt: skip
+    ids, types, unseen = zip(*((one.ids, one.types, one.unseen) for one in held), strict=True)
+    offset = program.facts.positions.offset
+    return program.signature.named(feed.padded(ids, types, offset=offset, width=step.length, unseen=unseen))
 
 
 def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:

@@ -96,6 +96,14 @@ class Call:
         parts = self._parts(listed, options)
         return self.engine.answered(self.task, parts, len(listed), self.batch_size, self.progress, self.first)
 
+    def rows_of(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
+        """The raw output of requests that come in parts, as a reader's `ahead` gives them."""
+        return self._run(parts, count)
+
+    def sizes(self) -> Any:
+        """Of the parts in which a reader reads ahead."""
+        return self.engine.sizes(self.task)
+
     def encoded_rows(self, encoded: list[Encoded]) -> list[Array]:
         """The raw output of texts that are tokenised."""
         return self._run([encoded], len(encoded))

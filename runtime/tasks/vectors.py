@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from headrace.ir import Similarity
 from headrace.runtime.text.validate import read_array
 
 Floats = NDArray[np.float32]
+NOWHERE = -1e9
 Doubles = NDArray[np.float64]
 
 
@@ -35,8 +36,36 @@ def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -
     Raises:
         InputError: vectors of different widths.
     """
+    if by in (Similarity.MAXSIM, Similarity.MEANMAXSIM):
+        return interactions(_several(a), _several(b), by is Similarity.MEANMAXSIM)
     compared: Floats = COMPARED[by](*_compared(a, b)).astype(np.float32)
     return compared
+
+
+def maxsim(query: Floats, document: Floats) -> float:
+    """For each vector of the query [q, d] the nearest of the document's [t, d], and their sum.
+
+    A document without a vector is behind every other, as far as sentence-transformers puts it.
+    """
+    if not len(document):
+        return NOWHERE
+    if not len(query):
+        return 0.0
+    return float((query.astype(np.float32) @ document.astype(np.float32).T).max(1).sum(dtype=np.float32))
+
+
+def interactions(a: Sequence[Floats], b: Sequence[Floats], by_mean: bool) -> Floats:
+    """How near each text of `a` is to each of `b`, [n, m]: sums over a text's vectors, or their mean."""
+    found = np.array([[maxsim(query, document) for document in b] for query in a], np.float32)
+    found = found.reshape(len(a), len(b))
+    counts = np.array([max(1, len(query)) for query in a], np.float32)
+    return found / counts[:, None] if by_mean else found
+
+
+def _several(given: Any) -> list[Floats]:
+    """Texts of many vectors [t, d] each; one alone as a list of one."""
+    listed = [given] if getattr(given, "ndim", 0) == 2 else list(given)
+    return [_numbers(one).astype(np.float32) for one in listed]
 
 
 def similarity_pairwise(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -> Floats:
@@ -45,9 +74,15 @@ def similarity_pairwise(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.
     Raises:
         InputError: vectors of different widths, or another number of them.
     """
-    left, right = _compared(a, b)
+    many = by in (Similarity.MAXSIM, Similarity.MEANMAXSIM)
+    left, right = (_several(a), _several(b)) if many else _compared(a, b)
     if len(left) != len(right):
         raise InputError(f"{len(left)} vectors and {len(right)} make no pairs; as many of each are accepted.")
+    if many:
+        pairs = zip(left, right, strict=True)
+        return np.array(
+            [interactions([one], [two], by is Similarity.MEANMAXSIM)[0, 0] for one, two in pairs], np.float32
+        )
     paired = [COMPARED[by](one[None], two[None])[0, 0] for one, two in zip(left, right, strict=True)]
     return np.array(paired, np.float32)
 

@@ -16,7 +16,7 @@ from tokenizers import normalizers
 
 from headrace.errors import InputError, InputTooLongError, warn
 from headrace.ir import Program, Role
-from headrace.runtime.text.bounds import find_bound
+from headrace.runtime.text.bounds import Bound, find_bound
 from headrace.runtime.text.chat import Chat, common_end
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.ids import read_ids, require_marker
@@ -108,6 +108,14 @@ class Texts:
                 "[(a, b)] is one pair, [a, b] two texts."
             )
         return iter(texts)
+
+    def limited(self, length: int | None, why: str) -> Texts:
+        """The same reader, of texts of at most so many tokens where that is fewer."""
+        if length is None or (self._bound.length is not None and self._bound.length <= length):
+            return self
+        made = copy.copy(self)
+        vars(made).update(_bound=Bound(length, why))
+        return made
 
     def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
         """The requests of a call on token ids; see `read_ids`."""

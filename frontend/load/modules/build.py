@@ -35,6 +35,8 @@ NAMES = ("module_input_name", "module_output_name")
 DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual", *NAMES)
 CONVOLUTIONS = ("out_channels", "kernel_sizes", "stride_sizes")
 LAYERED = ("num_hidden_layers", "layer_start")
+# The one is training's, the other says what counts where texts are compared (`frontend/load/interaction.py`).
+IDLE = ("Dropout", "MultiVectorMask")
 # How wide a module's rows are, which its weights say too.
 WIDTHS = ("embedding_dimension", "word_embedding_dimension", "in_embedding_dimension", "in_word_embedding_dimension")
 TIED = {"decoder.linear.weight": "encoder.weight"}
@@ -55,8 +57,8 @@ def build(steps: list[Step], known: set[str]) -> list[SentenceModule]:
     """
     made, known = list[SentenceModule](), set(known)
     for step in steps:
-        if step.kind == "Dropout" or (step.kind == "Normalize" and _names(step)[0] == VECTOR not in known):
-            continue  # the one is training's, the other normalises a vector that there is not
+        if step.kind in IDLE or (step.kind == "Normalize" and _names(step)[0] == VECTOR not in known):
+            continue  # what it would normalise is not there
         module = BUILT[step.kind](step)
         if lacking := set(module.reads) - known - set(OPTIONAL):
             raise LoadError(

@@ -38,6 +38,7 @@ class Opening:
     token_budget: int | None = None
     quantize: str | None = None
     trust: bool = False
+    tower: str | None = None
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -47,6 +48,7 @@ class Opening:
             "prefill": self.prefill,
             "tokenizer": self.tokenizer,
             "pooling": self.pooling,
+            "tower": self.tower,
             "revision": self.revision,
             "trust_remote_code": self.trust_remote_code,
         }
@@ -108,7 +110,19 @@ class Opening:
             )
 
     def _require_unsettled(self) -> None:
-        settled = ("dtype", "max_length", "prefill", "pooling", "tokenizer", "revision", "token_budget", "quantize")
+        settled = (
+            *(
+                "dtype",
+                "max_length",
+                "prefill",
+                "pooling",
+                "tokenizer",
+                "revision",
+                "token_budget",
+                "quantize",
+                "tower",
+            ),
+        )
         if given := [f"{name}=" for name in settled if getattr(self, name) is not None]:
             raise InputError(
                 f"{self.model} is a saved model, which has settled {', '.join(given)}. Leave that out, or compile the "

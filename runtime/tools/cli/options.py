@@ -27,6 +27,7 @@ TokenBudget = Annotated[
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts in a step at most; else packed by tokens.")]
 Prompt = Annotated[str | None, typer.Option(help="A prompt's name in the folder, or its text.")]
 Prefill = Annotated[str | None, typer.Option(help="single_pass opens token-level tasks to causal models.")]
+Tower = Annotated[str | None, typer.Option(help="Of a folder with a Router: query, document ...")]
 Pooling = Annotated[list[str] | None, typer.Option(help="cls, last, mean, max ...; given twice, concatenated.")]
 Tokenizer = Annotated[str | None, typer.Option(help="The folder of the tokenizer, where the model's has none.")]
 Revision = Annotated[str | None, typer.Option(help="Of a hub id.")]

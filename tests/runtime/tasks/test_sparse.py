@@ -1,4 +1,4 @@
-"""Sparse vectors beside sentence-transformers' SparseEncoder: SPLADE, tables of tokens, auto-encoders, and routes."""
+"""Sparse vectors beside sentence-transformers' SparseEncoder: SPLADE, tables of tokens, auto-encoders, and towers."""
 
 from __future__ import annotations
 
@@ -153,45 +153,45 @@ def test_real_weights() -> None:
 
 
 @pytest.fixture(scope="module")
-def routes(folders: Path, tmp_path_factory: Any) -> tuple[Any, Path]:
+def towers(folders: Path, tmp_path_factory: Any) -> tuple[Any, Path]:
     """Queries by a table of tokens, without inference, and documents by a masked language model."""
     from sentence_transformers.sparse_encoder.modules import Router
 
     router = Router.for_query_document(table(folders), splade(folders, "max"))
     model = st.SparseEncoder(modules=[router], device="cpu")
-    folder = tmp_path_factory.mktemp("routes")
+    folder = tmp_path_factory.mktemp("towers")
     model.save_pretrained(str(folder))
     return model, folder
 
 
-@pytest.mark.parametrize("route", ["query", "document"])
-def test_a_route_is_a_model(routes: tuple[Any, Path], route: str) -> None:
-    model, folder = routes
+@pytest.mark.parametrize("tower", ["query", "document"])
+def test_a_tower_is_a_model(towers: tuple[Any, Path], tower: str) -> None:
+    model, folder = towers
     for source in (model, folder):
-        ours = headrace.compile(source, target="reference", route=route)
-        same(ours.sparse_embed(TEXTS), dense(model, TEXTS, task=route))
+        ours = headrace.compile(source, target="reference", tower=tower)
+        same(ours.sparse_embed(TEXTS), dense(model, TEXTS, task=tower))
 
 
-def test_a_router_may_name_a_route(routes: tuple[Any, Path]) -> None:
-    for source in routes:
+def test_a_router_may_name_a_tower(towers: tuple[Any, Path]) -> None:
+    for source in towers:
         ours = headrace.compile(source, target="reference")
-        same(ours.sparse_embed(TEXTS), dense(routes[0], TEXTS, task="document"))
+        same(ours.sparse_embed(TEXTS), dense(towers[0], TEXTS, task="document"))
 
 
-def test_a_route_that_is_not_there(routes: tuple[Any, Path], folders: Path, tmp_path: Path) -> None:
-    for source in routes:
+def test_a_tower_that_is_not_there(towers: tuple[Any, Path], folders: Path, tmp_path: Path) -> None:
+    for source in towers:
         with pytest.raises(LoadError) as refused:
-            load(source, dtype=torch.float32, route="passage")
-        assert "has the routes query, document, and none is 'passage'. Compile a model for each" in str(refused.value)
+            load(source, dtype=torch.float32, tower="passage")
+        assert "has the towers query, document, and none is 'passage'. Compile a model for each" in str(refused.value)
     model = st.SparseEncoder(modules=splade(folders, "max"), device="cpu")
     model.save_pretrained(str(tmp_path))
     for source in (model, tmp_path):
-        with pytest.raises(LoadError, match="has no Router, and so no route 'query'"):
-            load(source, dtype=torch.float32, route="query")
+        with pytest.raises(LoadError, match="has no Router, and so no tower 'query'"):
+            load(source, dtype=torch.float32, tower="query")
     from sentence_transformers.sparse_encoder.modules import Router
 
     router = Router({"query": table(folders), "document": splade(folders, "max")}, allow_empty_key=False)
-    with pytest.raises(LoadError, match="has the routes query, document, and none is named"):
+    with pytest.raises(LoadError, match="has the towers query, document, and none is named"):
         load(st.SparseEncoder(modules=[router], device="cpu"), dtype=torch.float32)
 
 

@@ -27,6 +27,7 @@ from headrace.runtime.tools.cli.options import (
     Texts,
     TokenBudget,
     Tokenizer,
+    Tower,
     Truncate,
     Trust,
     TrustCode,
@@ -56,6 +57,7 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
         batch_size: BatchSize = None,
         token_budget: TokenBudget = None,
         pooling: Pooling = None,
+        tower: Tower = None,
         prefill: Prefill = None,
         tokenizer: Tokenizer = None,
         revision: Revision = None,
@@ -65,7 +67,7 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
     ) -> None:
         opening = Opening(
             model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-            token_budget, trust=trust,
+            token_budget, trust=trust, tower=tower,
         )  # fmt: skip
 
         def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:

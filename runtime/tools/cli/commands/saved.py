@@ -24,6 +24,7 @@ from headrace.runtime.tools.cli.options import (
     Task,
     TokenBudget,
     Tokenizer,
+    Tower,
     Trust,
     TrustCode,
 )
@@ -43,6 +44,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_length: MaxLength = None,
     prefill: Prefill = None,
     pooling: Pooling = None,
+    tower: Tower = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: TrustCode = False,
@@ -63,7 +65,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
     opening = Opening(
         model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-        token_budget, quantize, trust,
+        token_budget, quantize, trust, tower,
     )  # fmt: skip
     if kernels_only and quantize is not None:
         raise InputError("--kernels-only compiles the kernels of the model as it is. Leave --quantize out.")
@@ -82,7 +84,7 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
 
 
-def export(
+def export(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     model: Source,
     out: Annotated[Path, typer.Argument(help="The folder to write; Headrace and onnxruntime take it as it is.")],
     profile: Annotated[str, typer.Option(help="std, fast or portable.")] = "std",
@@ -92,14 +94,16 @@ def export(
     max_length: MaxLength = None,
     prefill: Prefill = None,
     pooling: Pooling = None,
+    tower: Tower = None,
     tokenizer: Tokenizer = None,
     revision: Revision = None,
     trust_remote_code: TrustCode = False,
 ) -> None:
     """Write a model as ONNX with its tokenizer, labels and pooling, checked against the original."""
     opening = Opening(
-        model, "reference", "float32", max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code
-    )
+        model, "reference", "float32", max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
+        tower=tower,
+    )  # fmt: skip
     require_place(out)
     folder = (
         opening.trace(task)

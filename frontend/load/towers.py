@@ -1,4 +1,4 @@
-"""Sentence-transformers' Router: modules of which a text goes through some, those of its route."""
+"""Sentence-transformers' Router: towers of modules, of which a text goes through one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FILES = ("router_config.json", "config.json")
 IDLE = ("route_mappings",)
 
 
-def routed(folder: Path, kind: str, path: str, route: str | None) -> list[tuple[str, str]]:
-    """A module, or those of a Router's route: each by its class and its folder below the pipeline's.
+def routed(folder: Path, kind: str, path: str, tower: str | None) -> list[tuple[str, str]]:
+    """A module, or those of a Router's tower: each by its class and its folder below the pipeline's.
 
     Raises:
-        LoadError: no route of that name, or none is named.
+        LoadError: no tower of that name, or none is named.
     """
     if not _is_router(kind):
         return [(kind, path)]
@@ -33,14 +33,14 @@ def routed(folder: Path, kind: str, path: str, route: str | None) -> list[tuple[
     usual = named.get("default_route") or (
         next(iter(said["structure"])) if named.get("allow_empty_key", True) else None
     )
-    chosen = _chosen(route or usual, said["structure"], str(where))
+    chosen = _chosen(tower or usual, said["structure"], str(where))
     places = [(str(said["types"][one]), str(Path(path) / one)) for one in said["structure"][chosen]]
     if out := [place for _, place in places if not inside(folder, place)]:
         raise LoadError(f"{where} names {', '.join(map(repr, out))}, outside its folder.")
     return places
 
 
-def held_route(module: nn.Module, route: str | None, name: str) -> list[nn.Module]:
+def held_tower(module: nn.Module, tower: str | None, name: str) -> list[nn.Module]:
     """The same of a module in memory.
 
     Raises:
@@ -49,27 +49,27 @@ def held_route(module: nn.Module, route: str | None, name: str) -> list[nn.Modul
     held: Any = module
     if not _is_router(f"{module.__class__.__module__}.{module.__class__.__name__}"):
         return [module]
-    return list(held.sub_modules[_chosen(route or held.default_route, held.sub_modules, name)])
+    return list(held.sub_modules[_chosen(tower or held.default_route, held.sub_modules, name)])
 
 
-def require_router(route: str | None, types: list[str], where: str) -> None:
-    """Refuse a route of a pipeline that has none.
+def require_router(tower: str | None, types: list[str], where: str) -> None:
+    """Refuse a tower of a pipeline that has none.
 
     Raises:
         LoadError: no module is a Router.
     """
-    if route is not None and not any(map(_is_router, types)):
-        raise LoadError(f"{where} has no Router, and so no route {route!r}. Leave the route out.")
+    if tower is not None and not any(map(_is_router, types)):
+        raise LoadError(f"{where} has no Router, and so no tower {tower!r}. Leave it out.")
 
 
 def _is_router(kind: str) -> bool:
     return kind.startswith(LIBRARY) and kind.endswith(CLASSES)
 
 
-def _chosen(route: str | None, routes: Collection[str], where: str) -> str:
-    if route is None or route not in routes:
-        met = "none is named" if route is None else f"none is {route!r}"
+def _chosen(tower: str | None, towers: Collection[str], where: str) -> str:
+    if tower is None or tower not in towers:
+        met = "none is named" if tower is None else f"none is {tower!r}"
         raise LoadError(
-            f"{where} has the routes {', '.join(routes)}, and {met}. Compile a model for each, by its route."
+            f"{where} has the towers {', '.join(towers)}, and {met}. Compile a model for each, by its name."
         )
-    return route
+    return tower
