@@ -46,6 +46,10 @@ class BlockPool:
         self._holders[block] = 1
         return block
 
+    def hold(self, block: int) -> None:
+        """One holder more of a block that is held."""
+        self._holders[block] += 1
+
     def give(self, block: int) -> None:
         """One holder less."""
         self._holders[block] -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -189,6 +189,35 @@ class CacheStore:
                 self.arrays[cache.name][row] = self.arrays[cache.name][held.row]
             self._rows.publish(row, held.prefix)
             self._rows.give(row)
+
+    def fork(self, held: Held) -> Held | None:
+        """The same for another sequence: whole blocks are shared, the state and what is not full are copied.
+
+        Returns:
+            None where there is no room for the copies.
+        """
+        whole = held.count // self.form.block
+        partly = [group.name for table, group in self._growing(held) if len(table) > whole]
+        if not all(self._room(name, 1) for name in (*partly, *([STATES] if held.row is not None else []))):
+            return None
+        tables = []
+        for table, group in zip(held.tables, self.form.groups, strict=True):
+            shared = len(table) if group == CROSS else whole
+            tables.append([self._forked(block, group.name, place < shared) for place, block in enumerate(table)])
+        row = None if held.row is None else self._forked(held.row, STATES, shared=False)
+        return replace(held, tables=tables, row=row)
+
+    def _forked(self, place: int, name: str, shared: bool) -> int:
+        """One more holder of a block or a row, or a copy of it."""
+        if place == NOWHERE:
+            return place
+        if shared:
+            self.pools[name].hold(place)
+            return place
+        made = self.pools[name].take()
+        for cache in self._of[name]:
+            self.arrays[cache.name][made] = self.arrays[cache.name][place]
+        return made
 
     def release(self, held: Held) -> None:
         """Give back all that a sequence holds."""

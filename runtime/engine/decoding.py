@@ -94,7 +94,7 @@ class DecodingLoop:
                 for sequence, _ in turns:
                     self.scheduler.set_back(sequence)
                 raise
-            over = [sequence for sequence in asked if sequence.finished]
+            over = [sequence for sequence in self.scheduler.running if sequence.finished]
             for sequence in over:
                 self.scheduler.remove(sequence)
             return over

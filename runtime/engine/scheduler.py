@@ -36,19 +36,21 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """A sequence is over, wherever it stands; what it held is free."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
-        self._release(sequence)
+        """A sequence is over, wherever it stands, and those of the same answer; what they held is free."""
+        for one in (sequence, *sequence.others):
+            if one in self.running:
+                self.running.remove(one)
+            elif one in self.waiting:
+                self.waiting.remove(one)
+            self._release(one)
 
     def plan(self) -> list[Turn]:
         """The next step, room for which is reserved; empty where nothing can run."""
         left, turns = self.tokens, list[Turn]()
         # Those with one token left first: who reads waits for them. The others' prompts fill what is left.
         for sequence in sorted(self.running, key=lambda one: one.left > 1):
-            if left > 0 and sequence.held is not None:  # it may have been set back by one before it
+            # It may have been set back by one before it, or wait for the other beams.
+            if left > 0 and sequence.held is not None and sequence.left:
                 left -= self._turn(sequence, left, turns)
         while left > 0 and self.waiting and len(self.running) < self.sequences:
             sequence = self.waiting[0]

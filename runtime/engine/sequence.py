@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.runtime.cache.store import Held
@@ -21,6 +21,7 @@ class Sequence:
         source: of an encoder-decoder, what its encoder reads.
         finished: why no more are made; None while some are.
         error: what ended it, to be raised where its caller waits.
+        others: sequences of the same answer, which are over when it is.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Sequence:
     source: Any = None
     finished: str | None = None
     error: Exception | None = None
+    others: list[Sequence] = field(default_factory=list)
 
     def fail(self, error: Exception) -> None:
         """It is over, by an error that is its caller's to hear and no other's."""

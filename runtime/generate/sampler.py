@@ -8,6 +8,7 @@ from headrace.errors import non_finite
 from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
 from headrace.runtime.generate.batch import SamplingBatch, batched
+from headrace.runtime.generate.beam_group import BeamGroup
 from headrace.runtime.generate.sampling import Sampled, known_logprobs, sample
 
 PLAIN = SamplingBatch()  # the likeliest token of every row
@@ -22,8 +23,17 @@ class Sampler:
 
     def __call__(self, logits: Tensor, sequences: list[Sequence]) -> None:
         """Give each sequence its next token; logits [1, w, vocabulary], a row each."""
+        alone = [place for place, sequence in enumerate(sequences) if isinstance(sequence.request, Answer)]
+        for place, sequence in enumerate(sequences):
+            if isinstance(sequence.request, BeamGroup):
+                sequence.request.arrive(sequence, logits[0, place])
+        if len(alone) < len(sequences):
+            logits, sequences = logits[:, alone], [sequences[place] for place in alone]
+        if sequences:
+            self._choose(logits[0], sequences)
+
+    def _choose(self, scores: Tensor, sequences: list[Sequence]) -> None:
         answers: list[Answer] = [sequence.request for sequence in sequences]
-        scores = logits[0]
         rows = None if all(answer.start.plain for answer in answers) else [answer.row for answer in answers]
         asked = PLAIN if rows is None else batched(rows, scores.shape[1], scores.device)
         found = sample(scores, asked)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headrace.errors import InputError
 from headrace.ir import Program, Role
-from headrace.runtime.generate.answer import Answer, Model, begin_answers
+from headrace.runtime.generate.answer import Answer, Model, Start, begin_answers
 from headrace.runtime.generate.options import find_beams, read_options
 from headrace.runtime.generate.prompts import Ids, Prompts
+
+if TYPE_CHECKING:
+    from headrace.runtime.engine.decoding import DecodingLoop
+    from headrace.runtime.generate.beam_group import BeamGroup
 
 NO_IDS = np.empty(0, np.int64)
 
@@ -20,7 +23,7 @@ class Asked(NamedTuple):
     """One prompt and the answers that are to be made to it."""
 
     ids: Ids
-    answers: list[Answer]
+    answers: list[Answer | BeamGroup]
 
 
 class Writer:
@@ -43,10 +46,13 @@ class Writer:
         self._model = Model(decoding, width, limits.length if limits else None, tokenizer)
         self._prompts = Prompts(tokenizer, program, max_length)
 
-    def asked(self, prompts: Any, template: Mapping[str, Any] | None, **given: Any) -> list[Asked]:
-        """The answers that are to be made, `n` a prompt.
+    def asked(
+        self, loop: DecodingLoop, prompts: Any, template: Mapping[str, Any] | None, **given: Any
+    ) -> list[Asked]:  # fmt: skip
+        """The answers that are to be made, `n` a prompt, or one by a beam search.
 
         Args:
+            loop: that they are made by.
             prompts: of a model whose encoder reads arrays, a list of those.
             template: options of the tokenizer's chat template.
             given: of `GenerateOptions`; None leaves one to the folder.
@@ -56,10 +62,14 @@ class Writer:
             InputTooLongError: a prompt that leaves no room for a token.
         """
         options = read_options(self._model.decoding, **given)
-        if (beams := find_beams(options, self._model.decoding)) is not None:
-            raise InputError(
-                f"A beam search of {beams.count} is asked for (by beams, or by num_beams of the folder's "
-                "generation_config.json), which this version does not run. Pass beams=1 to follow one continuation."
-            )
+        beams = find_beams(options, self._model.decoding)
         read = [NO_IDS] * len(prompts) if self._arrays else self._prompts.read(prompts, template)
-        return [Asked(ids, begin_answers(self._model, ids, options, self.encodes)) for ids in read]
+        if beams is None:
+            return [Asked(ids, [*begin_answers(self._model, ids, options, self.encodes)]) for ids in read]
+        from headrace.runtime.generate.beam_group import BeamGroup
+
+        starts = [Start(self._model, ids, options, self.encodes) for ids in read]
+        return [
+            Asked(ids, [BeamGroup(start, beams, self._model.width, loop)])
+            for ids, start in zip(read, starts, strict=True)
+        ]

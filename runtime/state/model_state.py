@@ -56,6 +56,10 @@ class ModelState:
         if self.store:
             self.store.commit(held, tokens, count)
 
+    def fork(self, held: Held) -> Held | None:
+        """What a sequence holds, for one that goes on from the same tokens; None where there is no room for it."""
+        return self.store.fork(held) if self.store else Held()
+
     def release(self, held: Held) -> None:
         """A sequence is over, or begins anew."""
         if self.store:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.request import Request
@@ -18,6 +18,9 @@ from headrace.runtime.progress import bar
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import WHOLE
+
+if TYPE_CHECKING:
+    from headrace.runtime.generate.beam_group import BeamGroup
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def generate_iter(
     """See `CompiledModel.generate_iter`."""
     loop, begun = _begun(call, prompts, chat_template, options)
     growing = {_submitted(loop, one): one for one in begun}
-    told = Counter[Answer]()  # tokens of each
+    told: Counter[Answer | BeamGroup] = Counter()  # tokens of each
     try:
         while growing:
             loop.step()
@@ -95,7 +98,7 @@ class Begun(NamedTuple):
     """An answer, the place of its prompt, and what an encoder reads of that."""
 
     place: int
-    answer: Answer
+    answer: Answer | BeamGroup
     source: Request | None
 
 
@@ -112,7 +115,7 @@ def _begun(
         parts = call.reader.ahead(prompts, first=call.first, sizes=WHOLE, truncate=None)
         sources = list(chain.from_iterable(parts))
     begun = []
-    for place, (ids, answers) in enumerate(writer.asked(prompts, template, **given)):
+    for place, (ids, answers) in enumerate(writer.asked(loop, prompts, template, **given)):
         source = sources[place] if sources else Encoded(ids) if writer.encodes else None
         begun += [Begun(place, answer, source) for answer in answers]
     return loop, begun

@@ -47,6 +47,32 @@ def headrace_cross() -> Any:
     return OutputKind.CROSS
 
 
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("t5", "AutoModelForSeq2SeqLM"), ("bart", "AutoModelForSeq2SeqLM"), ("qwen3-next", "AutoModelForCausalLM")],
+)
+def test_beams_find_what_transformers_finds(tiny: Any, compiled: Any, name: str, head: str) -> None:
+    """Beams that share blocks and part, of prompts of other lengths beside each other and one that follows none."""
+    pooling = "last" if name == "qwen3-next" else "mean"
+    eager, model = tiny(name, head), compiled(name, head, "reference", task="generate", pooling=pooling)
+    alone = model.generate([TEXTS[1]], max_new_tokens=NEW)
+    parts = model.generate_iter([TEXTS[1]], max_new_tokens=NEW)
+    first = next(parts)
+    assert tokens(model.generate(TEXTS, max_new_tokens=NEW, beams=3)) == [beams(eager, text) for text in TEXTS]
+    assert [part.generation for part in (first, *parts)][-1] == alone[0]
+    assert not model.engine.decoding().lane.state.store.used()
+
+
+@torch.no_grad()
+def beams(model: Any, ids: list[int]) -> list[int]:
+    """The new tokens of transformers' beam search."""
+    given = torch.tensor([ids])
+    made = model.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=NEW, do_sample=False, num_beams=3
+    )[0].tolist()
+    return made[1:] if model.config.is_encoder_decoder else made[len(ids) :]
+
+
 def test_cross_keys_of_a_text_that_is_over_are_not_read(tiny: Any, compiled: Any) -> None:
     """The next text takes its blocks, and is longer and then shorter."""
     head = "AutoModelForSeq2SeqLM"
