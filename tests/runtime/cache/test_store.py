@@ -119,6 +119,49 @@ def test_a_state_is_copied_for_who_goes_on_from_it() -> None:
     check(kept, second, tokens)
 
 
+@pytest.mark.parametrize("count", [1, BLOCK, 2 * BLOCK + 3, 15])
+def test_sequences_that_part_share_what_is_whole(count: int) -> None:
+    """One writes on, and the other reads what was there; both are released in either order."""
+    kept, tokens = store(*PAGED, STATE), list(range(40))
+    first = kept.admit(tokens)
+    kept.reserve(first, count)
+    write(kept, first, tokens[:count])
+    kept.commit(first, tokens[:count], count)
+    second = kept.fork(first)
+    full = count // BLOCK
+    assert first.tables[0][:full] == second.tables[0][:full]
+    assert not set(first.tables[0][full:]) & set(second.tables[0][full:])
+    for held, own in ((first, [*tokens[:count], 7, 8]), (second, [*tokens[:count], 9])):
+        kept.reserve(held, len(own) - count)
+        write(kept, held, own)
+        kept.commit(held, own, len(own) - count)
+    check(kept, first, [*tokens[:count], 7, 8])
+    check(kept, second, [*tokens[:count], 9])
+    kept.release(first)
+    check(kept, second, [*tokens[:count], 9])
+    kept.release(second)
+    assert kept.used() == 0
+
+
+def test_nothing_parts_where_there_is_no_room() -> None:
+    kept = store(PAGED[0], limit=2 * BLOCK * WIDTH)
+    held = kept.admit([1])
+    kept.reserve(held, 2 * BLOCK - 1)
+    kept.commit(held, list(range(2 * BLOCK - 1)), 2 * BLOCK - 1)
+    used = kept.used()
+    assert kept.fork(held) is None
+    assert kept.used() == used
+
+
+def test_paged_caches_take_less_than_padded_ones() -> None:
+    """64 texts of 10 to 1,000 tokens: a static cache has the longest one's length for each."""
+    kept, chance = store(PAGED[0], limit=1 << 24), random.Random(0)
+    lengths = [chance.randint(10, 1000) for _ in range(64)]
+    for length in lengths:
+        assert kept.reserve(kept.admit([1]), length)
+    assert kept.used() / (64 * 1000 * WIDTH) < 0.6
+
+
 def test_nothing_is_known_where_prefixes_are_not_kept() -> None:
     kept, tokens = store(*PAGED, prefixes=False), list(range(20))
     first = kept.admit(tokens)
