@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
-from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
 
 from headrace import feed
 from headrace.backends.interface import Backend
-from headrace.errors import InputError, OutOfMemoryError
+from headrace.errors import InputError, OutOfMemoryError, TargetError
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.scheduler import Scheduler, Turn
 from headrace.runtime.engine.sequence import Sequence
+from headrace.utils.forks import Guard
 
 # Sequences in a step at most.
 SEQUENCES = 256
@@ -36,7 +37,8 @@ class DecodingLoop:
         self.lane, self._backend, self._choose = lane, backend, choose
         self.scheduler = Scheduler(lane.state, tokens, sequences)
         self._numbers = itertools.count()
-        self._lock = RLock()
+        # A fork waits for a step to end: what a child has of the caches is then what it should be.
+        self._guard, self._process = Guard(settles=True), os.getpid()
 
     @property
     def tokens_known(self) -> int:
@@ -57,14 +59,15 @@ class DecodingLoop:
                 f"A prompt has {len(tokens)} tokens; the caches hold {most} at most. Shorten it, or compile with a "
                 "larger cache_bytes."
             )
-        with self._lock:
+        with self._guard.lock:
+            self._leave_parents()
             sequence = Sequence(next(self._numbers), list(tokens), len(tokens), None, request, source)
             self.scheduler.add(sequence)
         return sequence
 
     def abort(self, sequence: Sequence) -> None:
         """A caller wants no more of a sequence; what it held is free."""
-        with self._lock:
+        with self._guard.lock:
             sequence.finished = sequence.finished or "abort"
             self.scheduler.remove(sequence)
 
@@ -77,7 +80,8 @@ class DecodingLoop:
         Raises:
             Exception: what the target raised. Every sequence of the step begins anew, and may be stepped again.
         """
-        with self._lock:
+        with self._guard.lock:
+            self._leave_parents()
             turns = self.scheduler.plan()
             if not turns:
                 self._require_progress()
@@ -98,6 +102,14 @@ class DecodingLoop:
             for sequence in over:
                 self.scheduler.remove(sequence)
             return over
+
+    def _leave_parents(self) -> None:
+        """In a forked child, end what its parent began: the threads that wait for it are not here."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+                sequence.fail(TargetError("The text was begun before this process was forked. Ask for it again."))
+                self.scheduler.remove(sequence)
 
     def _run(self, turns: list[Turn]) -> Any:
         pieces = []

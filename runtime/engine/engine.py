@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import chain
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
 from headrace.tasks import answering, lacks, runnable, select
 from headrace.utils.compiler_lock import in_turn
+from headrace.utils.forks import Guard
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NO_MORE: list[Request] = []  # comes after the last part
@@ -64,7 +64,7 @@ class Engine:
         self.program, self.backend, self.token_budget = program, backend, token_budget
         self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
-        self._cache_bytes, self._compiling = cache_bytes, Lock()
+        self._cache_bytes, self._compiling = cache_bytes, Guard()
         self._noun = "arrays" if program.signature.arrays else "texts"
         self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
         self._loops: dict[OutputKind, DecodingLoop] = {}
@@ -109,7 +109,7 @@ class Engine:
         lane = self.lane(Task.GENERATE, progress)
         kind = lane.program.signature.outputs[0].kind
         if kind not in self._loops:
-            with self._compiling:
+            with self._compiling.lock:
                 if kind not in self._loops:
                     self._loops[kind] = self._loop(lane)
         return self._loops[kind]

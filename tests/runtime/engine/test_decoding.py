@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from headrace.backends.reference import Reference
-from headrace.errors import InputError, OutOfMemoryError
+from headrace.errors import InputError, OutOfMemoryError, TargetError
 from headrace.ir import Program, State
 from headrace.runtime.engine.scheduler import Scheduler
 from headrace.runtime.engine.sequence import Sequence
@@ -290,3 +291,22 @@ def test_only_rows_that_are_asked_for_reach_the_head(case: Any) -> None:
     loop._choose = seen
     run(loop, one.texts[:3], 2)
     assert all(made == asked for made, asked in rows)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_ends_what_its_parent_began(case: Any) -> None:
+    """It answers texts of its own, and raises for the one that it has half of."""
+    one: Case = case("llama")
+    loop = generator(one.program)
+    begun = loop.submit(one.texts[1], NEW)
+    loop.step()
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        own = run(loop, [one.texts[0]], NEW) == [one.right[0]]
+        told = own and isinstance(begun.error, TargetError) and not loop.lane.state.store.used()
+        os.write(writer, b"1" if told else b"0")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 1) == b"1"
+    loop.run([begun])
+    assert begun.made == one.right[1]
