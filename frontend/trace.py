@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from headrace.frontend.capture.attention import evaluating
+from headrace.frontend.eager.model import EagerModel
 from headrace.frontend.export.exporter import export
 from headrace.frontend.facts.config_claims import config_hash
 from headrace.frontend.facts.pipeline import cut_head, look_at, read_evidence, read_facts, read_signature
@@ -42,8 +43,9 @@ def trace(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None = None, wis
     with _padding_id(checkpoint.config):
         checkpoint = for_wish(checkpoint, wish)
     module, config = checkpoint.module, checkpoint.config
+    model = EagerModel.of(module, config)  # refuses what is no Python code, before its attributes are looked at
     with _padding_id(config), evaluating(module):
-        look = look_at(checkpoint, pools)
+        look = look_at(checkpoint, model, pools)
         served = look.served
         exported = export(served, look.inputs, look.given, config, additive=look.model.seen.reads_masks)
         exported, rows = cut_head(exported, look)

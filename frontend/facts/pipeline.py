@@ -106,13 +106,12 @@ class Look:
         return Served(model.module, model.signature, seen.backbone, seen.pair, self.kinds, chain, self.own).eval()
 
 
-def look_at(checkpoint: Checkpoint, pools: tuple[PoolKind, ...] | None) -> Look:
+def look_at(checkpoint: Checkpoint, model: EagerModel, pools: tuple[PoolKind, ...] | None) -> Look:
     """Every fact that running the model shows.
 
     Raises:
         TraceError: it can be called in no way that is served.
     """
-    model = EagerModel.of(checkpoint.module, checkpoint.config)
     for find in calling(checkpoint):
         model = find(model)
     last = reads_last_position(model)
