@@ -90,7 +90,7 @@ def test_numbers_of_a_function_are_constants() -> None:
     torch.testing.assert_close(run(x), round_to_float8(x)[1])
 
 
-@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("layout", [Layout.PADDED, Layout.PACKED])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_a_program_in_its_terms(name: str, layout: Layout, stand_in: None, analysed: Any) -> None:
     """GPT-2's weights lie across, and its first layers are none of `aten.linear`."""
