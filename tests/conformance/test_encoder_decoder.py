@@ -67,8 +67,8 @@ def test_a_text_without_an_end_is_refused(compiled: Any) -> None:
         model([[5, EOS], [5, 6, 7]])
 
 
-def test_generating_is_refused_by_name(compiled: Any) -> None:
-    with pytest.raises(headrace.TargetError, match="generate is enabled for this model, but this version lacks"):
+def test_generating_has_no_raw_output(compiled: Any) -> None:
+    with pytest.raises(headrace.InputError, match=r"generate answers by model\.generate"):
         compiled("bart", SEQ2SEQ, "reference")([[5, 6, 7]])
 
 

@@ -13,6 +13,7 @@ from headrace.ir.passes import run_passes
 from headrace.lowering.decide.enable import EnableTasks
 from headrace.lowering.decide.padding import MeasurePadding
 from headrace.lowering.decide.route import DecideRoute
+from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.observe import Tap
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.types.attention import TypeAttention
@@ -70,12 +71,12 @@ def test_a_task_that_reads_neither_the_second_attention_nor_the_recurrence(progr
 
 
 def test_a_task_that_reads_them(program: Program) -> None:
-    cut = prepare(program, Task.GENERATE)
+    cut = run_passes(program, [SelectTask(Task.GENERATE)])
     assert [spec.node for spec in cut.nodes.attention] == ["attention_1"]
     assert cut.nodes.recurrent == program.nodes.recurrent
 
 
 def test_nodes_that_are_not_observed(program: Program) -> None:
-    whole = prepare(program, Task.GENERATE)
+    whole = run_passes(program, [SelectTask(Task.GENERATE)])
     assert run_passes(whole, [Tap(("attention_1",))]).nodes.recurrent == ()
     assert run_passes(whole, [Tap()]).nodes.recurrent == whole.nodes.recurrent

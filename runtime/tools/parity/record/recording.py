@@ -16,7 +16,7 @@ from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend
 from headrace.errors import InputError, ParityError
 from headrace.frontend.load.checkpoint import find_folder
-from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, Program, Role, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, TASK_RULES, Layout, Needs, Program, Role, Task
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.api import Traced
 from headrace.runtime.artifact.export_onnx import without_places
@@ -116,12 +116,17 @@ def _require(precisions: object, seed: object) -> None:
 
 
 def _task(analysed: Program, wish: str | None) -> Task:
+    """A task whose answer is one pass: what decodes answers a token at a time."""
     chosen, _ = select(analysed, wish)
-    if chosen is not None and TASK_RULES[chosen].lacks and wish is None:
+    if chosen is not None and not _in_one_pass(chosen) and wish is None:
         chosen, _ = select(analysed, Task.EMBED)
-    if chosen is None or TASK_RULES[chosen].lacks:
-        raise ParityError(f"No answer can be compared: this version runs no {chosen or 'task'} of this model.")
+    if chosen is None or not _in_one_pass(chosen):
+        raise ParityError(f"No answer can be compared: this version compares no {chosen or 'task'} of this model.")
     return chosen
+
+
+def _in_one_pass(task: Task) -> bool:
+    return TASK_RULES[task].needs is not Needs.DECODING and not TASK_RULES[task].lacks
 
 
 def _name(source: str | Path) -> str:
