@@ -11,6 +11,8 @@ from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.trace import trace
 from headrace.ir import BATCH, SEQUENCE, TARGET, AttentionType, Head, OutputKind, Task
+from headrace.ir.passes import run_passes
+from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.pipeline import analyse, prepare
 from tests.conformance.oracle import LEAST, OF_OWN
 from tests.tiny import build, checkpoint, fed, token_ids

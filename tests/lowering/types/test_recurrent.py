@@ -26,7 +26,7 @@ MODELS = {
     "minimax": ([("chunk_scan", (4, 8, 8))], 1),
     "recurrent-gemma": ([("convolution", ()), ("linear_recurrence", (32,))] * 2, 1),
     "rwkv": ([("wkv", (3, 32))] * 2, 0),
-    "xlstm": ([("mlstm", (4, 4, 8))] * 2, 0),
+    "xlstm": ([("mlstm", (4, 4, 8 + 2))] * 2, 0),
 }
 # These read no attention mask: what lies before a text enters its state, and right padding alone is exact.
 UNMASKED = {"recurrent-gemma", "rwkv", "xlstm"}
