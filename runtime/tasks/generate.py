@@ -50,11 +50,12 @@ def answer(
     top_p: Annotated[float | None, "The share of probability to draw from."] = None,
     stop: Annotated[str | None, "A string that ends a text."] = None,
     seed: Annotated[int | None, "Of what is drawn."] = None,
+    beams: Annotated[int | None, "How many continuations to follow at once; 1 follows one."] = None,
 ) -> list[Generation]:
     """`generate` with the options that its command has."""
     return generate(
         call, prompts, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop,
-        seed=seed,
+        seed=seed, beams=beams,
     )  # fmt: skip
 
 
