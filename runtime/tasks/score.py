@@ -42,7 +42,8 @@ def read_documents(documents: Any, top_k: int | None) -> list[Any]:
     """
     if top_k is not None and not counts(top_k):
         raise InputError(f"top_k is {top_k!r}; an int of 1 and above is accepted.")
-    return list(documents) if many(documents, "The documents") else [documents]
+    # Their length is not asked: a nested tensor has none, and says so by an error of its own.
+    return list(iter(documents)) if many(documents, "The documents") else [documents]
 
 
 def ranked(scores: Sequence[float], documents: Sequence[Any] | None, top_k: int | None) -> list[Ranked]:

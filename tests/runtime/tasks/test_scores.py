@@ -235,3 +235,13 @@ def test_a_score_of_tokens_that_the_model_lacks(tmp_path: Path) -> None:
     modules = [Transformer(str(folder), transformer_task="text-generation"), LogitScore(5000)]
     with pytest.raises(headrace.TraceError, match="compare the token 5000, and the model has logits of 96"):
         quietly(st.CrossEncoder(modules=modules, device="cpu"))
+
+
+def test_documents_without_a_length_are_gone_through() -> None:
+    """A nested tensor says by an error of torch's own that it has none."""
+    import torch
+
+    from headrace.runtime.tasks.score import read_documents
+
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    assert [len(one) for one in read_documents(nested, None)] == [1, 2]
