@@ -208,7 +208,7 @@ def _hint(program: Program, wish: str) -> str:
     opens = program.decision.prefill is Prefill.CHUNKED and wish in TOKEN_LEVEL and wish in offered(program)
     if supported:
         also = f", or {SINGLE_PASS_HINT} to enable {wish}" if opens else ""
-        if wish in (Task.EMBED, Task.TOKEN_EMBED) and wish not in offered(program):
+        if isinstance(wish, str) and wish in (Task.EMBED, Task.TOKEN_EMBED) and wish not in offered(program):
             also = f', or compile with task="{wish}" to leave the head out and let the backbone answer'
         return f"Choose one of: {', '.join(supported)}{also}."
     if opens:

@@ -211,7 +211,7 @@ class CompiledModel:
             InputError: the task is generate, whose answers are made a token at a time.
         """
         wanted = self._default() if task is None else task
-        if wanted == Task.GENERATE:
+        if isinstance(wanted, str) and wanted == Task.GENERATE:
             raise InputError(
                 "generate answers by model.generate(...), which takes token ids too. For raw outputs name another "
                 f"task: {', '.join(set(runnable(self.program)) - {Task.GENERATE}) or 'none is left'}."

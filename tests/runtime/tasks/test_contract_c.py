@@ -186,3 +186,11 @@ def test_half_precision_is_traced_in_its_own_dtype() -> None:
     model = headrace.compile(build("qwen3").to(torch.bfloat16), target="reference", pooling="last")
     assert model.dtype == "bfloat16"
     assert model([[5, 6]], task="embed")[0].dtype == np.float32
+
+
+def test_a_task_that_is_an_array_is_refused(tiny: Any) -> None:
+    model = headrace.compile(tiny("bert"), target="reference", pooling="mean")
+    task: Any
+    for task in (np.array([], object), np.array([1, 2]), [], 3):
+        with pytest.raises(headrace.TaskNotEnabledError, match="is not supported"):
+            model([[5, 6]], task=task)
