@@ -12,7 +12,7 @@ from torch import nn
 
 from headrace import debug
 from headrace.backends import backend as find_backend
-from headrace.backends.interface import Backend, Memory, Planner
+from headrace.backends.interface import Backend, Planner, decodes
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
 from headrace.frontend.load.modules.pooling import pool_kind
@@ -170,7 +170,7 @@ class Lowered:
     def _chosen(self, wish: str | None) -> Task | None:
         if wish is not None:
             return self._supported(wish)
-        return first_runnable(self.program, select(self.program, None)[0], isinstance(self.backend, Memory))
+        return first_runnable(self.program, select(self.program, None)[0], decodes(self.backend, self.program))
 
     def _supported(self, wish: str) -> Task:
         task, _ = select(self.program, wish)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace import debug
-from headrace.backends.interface import Backend, Memory, Planner
+from headrace.backends.interface import Backend, Memory, Planner, decodes
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
 from headrace.ir import CROSS, Layout, OutputKind, Program, Task
 from headrace.runtime.engine.decoding import DecodingLoop
@@ -101,8 +101,8 @@ class Engine:
 
     @property
     def decodes(self) -> bool:
-        """Whether the target runs cached programs."""
-        return isinstance(self.backend, Memory)
+        """Whether the target makes the program's tokens."""
+        return decodes(self.backend, self.program)
 
     def decoding(self, progress: bool | None = None) -> DecodingLoop:
         """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""

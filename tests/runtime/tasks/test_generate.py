@@ -184,6 +184,22 @@ def test_a_prompt_that_fills_the_model_is_refused(decoder: Any) -> None:
     assert (len(last.token_ids), last.finish_reason) == (1, "length")
 
 
+@pytest.mark.parametrize("name", ["gemma3", "qwen3-next", "t5"])
+def test_what_compiled_code_does_not_keep_is_refused_by_name(tiny: Any, name: str) -> None:
+    model = tiny(name, "AutoModelForSeq2SeqLM" if name == "t5" else "AutoModelForCausalLM")
+    with pytest.raises(
+        headrace.TargetError, match=r"this version lacks decoding on this target\. Choose one of: embed"
+    ):
+        headrace.compile(model, target="cpu", task="generate", pooling="mean")
+
+
+def test_compiled_code_makes_the_tokens_of_transformers(tiny: Any, compiled: Any) -> None:
+    eager = tiny("llama", "AutoModelForCausalLM")
+    model = compiled("llama", "AutoModelForCausalLM", "cpu", task="generate", pooling="last")
+    assert tokens(model.generate(TEXTS, max_new_tokens=NEW)) == [transformers_tokens(eager, text) for text in TEXTS]
+    assert not model.engine.decoding().lane.state.store.used()
+
+
 @pytest.mark.parametrize(("name", "head"), [("qwen3-next", "AutoModelForCausalLM"), ("t5", "AutoModelForSeq2SeqLM")])
 def test_a_saved_model_generates_as_before(compiled: Any, tmp_path: Any, name: str, head: str) -> None:
     pooling = "last" if name != "t5" else "mean"
