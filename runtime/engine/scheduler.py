@@ -65,12 +65,13 @@ class Scheduler:
             self.known += sequence.held.count
             turns.append(Turn(sequence, count))
             left -= count
-        return [turn for turn in turns if turn.sequence.held is not None]
+        return turns
 
     def _turn(self, sequence: Sequence, left: int, turns: list[Turn]) -> int:
         while not (count := self._reserved(sequence, min(left, sequence.left))):
             last = self.running[-1]
             self.set_back(last)
+            turns[:] = [turn for turn in turns if turn.sequence is not last]  # it may be admitted anew in this step
             if last is sequence:
                 return 0
         turns.append(Turn(sequence, count))
