@@ -126,11 +126,11 @@ def main() -> None:
         total, outside = total + 1, outside + (not row.holds)
     while True:
         with contextlib.redirect_stderr(io.StringIO()):
-            row = next(rows, None)
-        if row is None:
+            found = next(rows, None)
+        if found is None:
             break
-        print(row, flush=True)
-        total, outside = total + 1, outside + (not row.holds)
+        print(found, flush=True)
+        total, outside = total + 1, outside + (not found.holds)
     print(
         f"\n{total - outside} of {total} within D1; torch {torch.__version__}, transformers {transformers.__version__}"
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sentence_transformers as st
@@ -126,7 +126,7 @@ def mean(width: int = 32) -> Callable[[], Any]:
 
 
 def modules() -> Iterator[Case]:
-    tokens = {"module_input_name": "token_embeddings"}
+    tokens: dict[str, Any] = {"module_input_name": "token_embeddings"}
     layered = {"config_kwargs": {"output_hidden_states": True}}
     yield embed("module", "Dense (tanh)", mean(), partial(dense.Dense, 32, 16))
     yield embed("module", "Dense (residual)", mean(), partial(dense.Dense, 32, 16, use_residual=True))
@@ -225,7 +225,10 @@ def scores() -> Iterator[Case]:
             **all_scores,
         )
     one: dict[str, Any] = {"theirs": lambda model, pair: model.predict([pair])[0], "asked": PAIRS}
-    raw = {"theirs": lambda model, pair: model.predict([pair], activation_fn=nn.Identity())[0], "asked": PAIRS}
+    raw: dict[str, Any] = {
+        "theirs": lambda model, pair: model.predict([pair], activation_fn=nn.Identity())[0],
+        "asked": PAIRS,
+    }
     score, logits = (lambda model, pairs: model.score(pairs)), (lambda model, pairs: model.score(pairs, raw=True))
     yield Case("score", "raw", partial(scorer, num_labels=1), logits, **raw)
     yield Case("score", "Pooling, Dense", pooled_scorer, score, **one)
@@ -233,7 +236,7 @@ def scores() -> Iterator[Case]:
         for template in (None, ROLES):
             what = f"LogitScore, {name}, {'template' if template else 'bare texts'}"
             yield Case("score", what, partial(generative, name=name, template=template), score, **one)
-    best = {"theirs": lambda model, pair: model.predict([pair])[0], "asked": PAIRS}
+    best: dict[str, Any] = {"theirs": lambda model, pair: model.predict([pair])[0], "asked": PAIRS}
     yield Case(
         "score", "a bare language model's yes and no", yes_no, score, options={"task": "score"}, bare=True, **best
     )
@@ -294,7 +297,7 @@ def sparse_rows() -> Iterator[Case]:
     )
 
 
-def splade(where: Path, pooling: str, activation: str) -> Any:
+def splade(where: Path, pooling: Literal["max", "sum"], activation: Literal["relu", "log1p_relu"]) -> Any:
     first = sparse.Transformer(folder(where, head=MLM), transformer_task="fill-mask")
     return st.SparseEncoder(modules=[first, sparse.SpladePooling(pooling, activation)], device="cpu")
 
@@ -373,7 +376,7 @@ def their_maxsims(model: Any, text: str) -> Any:
 
 def multi_vector(where: Path, mask: dict[str, Any], said: dict[str, Any]) -> Any:
     torch.manual_seed(7)
-    tokens = {"module_input_name": "token_embeddings"}
+    tokens: dict[str, Any] = {"module_input_name": "token_embeddings"}
     after = [dense.Dense(32, 16, activation_function=nn.Identity(), **tokens), dense.Normalize(**tokens)]
     modules = [dense.Transformer(folder(where), **said), *after, MultiVectorMask(**mask)]
     return st.MultiVectorEncoder(modules=modules, device="cpu", prompts={"query": "w80 ", "document": "w81 "})
