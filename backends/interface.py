@@ -78,10 +78,6 @@ class Backend(Protocol):
 class Memory(Protocol):
     """A backend that holds what lives between steps: the caches of cached programs, as its executables take them."""
 
-    def keeps(self, program: Program) -> bool:
-        """Whether it runs the cached form of a program, whose nodes say what that keeps."""
-        ...
-
     @property
     def cache_bytes(self) -> int:
         """What all caches of a program may take, where the caller sets no bound."""
@@ -116,8 +112,3 @@ class Planner(Protocol):
     def kernels(self, program: Program) -> list[Any]:
         """The kernels that a program runs, each a `headrace.backends.kernels.compile.aot.Kernel`."""
         ...
-
-
-def decodes(backend: Backend, program: Program) -> bool:
-    """Whether a target makes a program's tokens."""
-    return isinstance(backend, Memory) and backend.keeps(program)

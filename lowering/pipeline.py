@@ -46,6 +46,8 @@ def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
     """From there to the program of one task, ready for a backend's decompositions."""
     if TASK_RULES[task].needs is Needs.DECODING:
         return (SelectTask(task, (OutputKind.HIDDEN,)), CacheStates(), MergeLinear())
+    if layout is Layout.CACHED:
+        return (SelectTask(task), PoolFirst(), CacheStates(), MergeLinear())
     if layout is Layout.PADDED:
         return (SelectTask(task), PoolFirst())
     return (SelectTask(task), PoolFirst(), ChooseLayout(layout), MergeLinear())

@@ -12,7 +12,7 @@ from torch import nn
 
 from headrace import debug
 from headrace.backends import backend as find_backend
-from headrace.backends.interface import Backend, Planner, decodes
+from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
 from headrace.frontend.load.modules.pooling import pool_kind
@@ -170,7 +170,7 @@ class Lowered:
     def _chosen(self, wish: str | None) -> Task | None:
         if wish is not None:
             return self._supported(wish)
-        return first_runnable(self.program, select(self.program, None)[0], decodes(self.backend, self.program))
+        return first_runnable(self.program, select(self.program, None)[0], isinstance(self.backend, Memory))
 
     def _supported(self, wish: str) -> Task:
         task, _ = select(self.program, wish)
@@ -314,7 +314,9 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         target: "auto" picks the best device present (`.target` says which), "reference" needs no compiler.
         dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which).
         max_length: tokens a text at most, over what the folder says; never over what the model can take.
-        token_budget: padded tokens in one step at most; a longer text is an error, or truncated where asked.
+        token_budget: padded tokens in one step at most. A longer text of a causal model that prefills in chunks comes
+            in pieces, whose keys and values are kept meanwhile, where the target keeps any (reference, cpu); any other
+            is an error, or truncated where asked.
         quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
             answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
         force: keep a quantised model whose answers fail that gate.

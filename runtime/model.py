@@ -85,14 +85,15 @@ class CompiledModel:
         self.task, warning = select(program, task)
         if warning:
             warn(warning)
-        self._reader: Texts | Arrays = (
-            Arrays(program, max_length, token_budget)
-            if program.signature.arrays
-            else Texts(tokenizer, program, max_length, token_budget)
-        )
         self._first, self._kept = 0, dict[Any, Any]()
         self.max_length, self.side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
+        longest = None if self.engine.in_pieces else token_budget
+        self._reader: Texts | Arrays = (
+            Arrays(program, max_length, longest)
+            if program.signature.arrays
+            else Texts(tokenizer, program, max_length, longest)
+        )
 
     @cached_property
     def tokenizer(self) -> Any:

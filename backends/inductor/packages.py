@@ -39,6 +39,7 @@ def compile_package(module: fx.GraphModule, example: tuple[tuple[Any, ...], dict
     """Compile a module that holds its weights, and write code and weights to one file."""
     _own(module)
     args, named = example
+    assert all(one.is_contiguous() for one in (*args, *named.values())), "the code keeps its example's strides"
     made: Any = compile_code(module, args, named, OUTSIDE)
     code = [Path(file) for file in made if isinstance(file, str) and file]
     (weights,) = (file for file in made if isinstance(file, Mapping))

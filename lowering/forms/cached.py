@@ -33,7 +33,7 @@ from headrace.ir import (
     Verdict,
 )
 from headrace.lowering.decide.padding import same, shared_value, wide_outputs
-from headrace.lowering.forms.cached_graph import ASKED, HELD, POOL, SEQUENCES, STATES, CachedGraph
+from headrace.lowering.forms.cached_graph import ASKED, BLOCKS, HELD, SEQUENCES, STATES, CachedGraph
 from headrace.lowering.forms.encoder import SplitEncoder
 from headrace.lowering.forms.packed import TOKENS, export_row
 from headrace.lowering.forms.pieces import Pieces, random_steps
@@ -93,7 +93,7 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     )  # fmt: skip
     example = Pieces(whole, [sample.text(whole.signature, length, 0) for length in LENGTHS], [], wide=False)
     axes = {TOKENS: Dim("tokens", min=2), SEQUENCES: Dim("sequences", min=2), ASKED: Dim("asked", min=2),
-            HELD: Dim("held", min=2), POOL: Dim("pool", min=2), STATES: Dim("states", min=2)}  # fmt: skip
+            HELD: Dim("held", min=2), BLOCKS: Dim("pool", min=2), STATES: Dim("states", min=2)}  # fmt: skip
     shapes = {one.name: {place: axes[axis] for place, axis in enumerate(one.axes) if axis in axes} for one in inputs}
     shapes[OFFSETS] = {0: axes[SEQUENCES] + 1}
     step = example.inputs(example.begin(2))
@@ -101,7 +101,7 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     nodes = [node for node in exported.graph.nodes if node.target in KEEPING]
     named = zip((spec for spec in program.nodes.attention if spec.type in KEEPING.values()), nodes, strict=True)
     specs = tuple(replace(spec, node=node.name, mask_node=None, bias=_bias(spec)) for spec, node in named)
-    states = (cache for cache in graph.caches if cache.kind is CacheKind.ROW)
+    states = (one for one in graph.caches if one.kind is CacheKind.ROW and one.name not in graph.pooled)
     nodes = [node for node in exported.graph.nodes if node.target in STATEFUL]
     recurrent = tuple(
         RecurrentSpec(node.name, order, STATEFUL[node.target].name, cache.sizes, True, Verdict.PROVEN)
@@ -120,7 +120,10 @@ def _bias(spec: AttentionSpec) -> BiasKind:
 
 @torch.no_grad()
 def _compare(padded: Program, cached: Program) -> None:
-    """Texts that are run in pieces, mixed, must answer at every token as the padded program answers each text alone."""
+    """Texts that are run in pieces, mixed, must answer as the padded program answers each text alone.
+
+    At every token, or, where tokens are pooled, with the last piece.
+    """
     limits = padded.facts.target_limits if padded.signature.has(Role.TARGET_IDS) else padded.facts.limits
     longest = (limits.length if limits else None) or max(LENGTHS)
     texts = [sample.text(padded.signature, min(length, longest), seed) for seed, length in enumerate(LENGTHS)]
@@ -128,12 +131,13 @@ def _compare(padded: Program, cached: Program) -> None:
     encoder = SplitEncoder()(padded) if CROSS in cached.form.groups else None
     rows = [wide_outputs(encoder, _of(encoder, given))[0][0] for given, _ in alone] if encoder else []
     pools, got = Pieces(cached, texts, rows), [list[Tensor]() for _ in texts]
+    pooled = not cached.signature.has(Role.WANTED)
     for step in random_steps(texts):
         pieces = [pools.piece(order, count) for order, count in step]
-        answers = wide_outputs(cached, pools.inputs(pieces))[0][0]
+        answers = wide_outputs(cached, pools.inputs(pieces))[0]
         bounds = np.cumsum([len(piece.ids) for piece in pieces])[:-1].tolist()
-        for (order, _), own in zip(step, answers.tensor_split(bounds), strict=True):
-            got[order].append(own)
+        for (order, _), own in zip(step, answers if pooled else answers[0].tensor_split(bounds), strict=True):
+            got[order] = [own] if pooled else [*got[order], own]
     for (_, whole), made in zip(alone, got, strict=True):
         if not same(whole, torch.cat(made)):
             raise TraceError(

@@ -23,6 +23,7 @@ from headrace.ir import (
     CacheKind,
     Input,
     MaskKind,
+    PoolKind,
     Program,
     Role,
 )
@@ -30,14 +31,15 @@ from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS
 from headrace.lowering.forms.positions import feed_positions, given_positions, own_positions
 from headrace.lowering.recover.shifts import recover_shifts
 from headrace.lowering.types.relative_bias import Distance, null_biases, read_biases
-from headrace.ops.attention import ATTENTION
+from headrace.ops.attention import ATTENTION, POOL
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
-from headrace.ops.stateful import RECURRENCES
+from headrace.ops.packed import POOL_VARLEN
+from headrace.ops.stateful import POOL_STATE, RECURRENCES
 
 A = torch.ops.aten
 ASSERTIONS = frozenset({A._assert_tensor_metadata.default, A._assert_scalar.default})
 GROUPS, SEQUENCES, HELD, ASKED = Axis("groups"), Axis("sequences"), Axis("blocks of a sequence"), Axis("asked")
-POOL, STATES = Axis("blocks"), Axis("states")
+BLOCKS, STATES = Axis("blocks"), Axis("states")
 # What a step of a cached program takes beside ids, positions and types: the input, its dtype and its axes.
 STEP = {
     Role.OFFSETS: Input(OFFSETS, Role.OFFSETS, "int32", (BOUNDS,)),
@@ -64,6 +66,7 @@ class CachedGraph:
     written: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     encoder: tuple[fx.Node, ...] = ()
+    pooled: set[str] = field(default_factory=set)  # the caches of what is pooled so far
 
     def __post_init__(self) -> None:
         self.module = graphs.flat_module(self.program.graph)
@@ -83,15 +86,26 @@ class CachedGraph:
         if own:
             self.given[Role.POSITIONS] = self.last = given_positions(self.program, self.graph, self.last)
             feed_positions(self.graph, own, self.given[Role.POSITIONS])
-        for order, node in enumerate([node for node in self.graph.nodes if node.target is ATTENTION]):
+        for order, node in enumerate(self._calls(ATTENTION)):
             spec = self.program.nodes.attention[order]
             if spec.type is AttentionType.ENCODER_DECODER:
                 self._cross(node, order in null)
             elif spec.type is AttentionType.DECODER:
                 self._attend(node, spec.node, biases[order], order)
-        for order, node in enumerate([node for node in self.graph.nodes if node.target in RECURRENCES]):
+        for order, node in enumerate(self._calls(*RECURRENCES)):
             self._go_on(node, order)
-        self._ask()
+        pools = self._calls(POOL)
+        for order, node in enumerate(pools):
+            self._pool(node, order)
+        if not pools:
+            self._ask()
+        self._clean()
+
+    def _calls(self, *targets: Any) -> list[fx.Node]:
+        return [node for node in self.graph.nodes if node.target in targets]
+
+    def _clean(self) -> None:
+        """Erase what nothing reads any more."""
         self._drop_padding()
         for node in list(self.graph.nodes):
             if node.target in ASSERTIONS:  # it has an effect, so it would keep alive what it looks at
@@ -110,7 +124,7 @@ class CachedGraph:
         """What the graph takes, in its order."""
         made = {node.name: Input(node.name, role, "int64", (ROW, TOKENS)) for role, node in self.given.items()}
         made |= {one.name: one for role, one in STEP.items() if role in self.given}
-        axes = {CacheKind.PAGED: (POOL, Axis("block", block)), CacheKind.ROW: (STATES,)}
+        axes = {CacheKind.PAGED: (BLOCKS, Axis("block", block)), CacheKind.ROW: (STATES,)}
         for cache in self.caches:
             sizes = tuple(Axis(f"{cache.name}_{place}", size) for place, size in enumerate(cache.sizes))
             made[cache.name] = Input(cache.name, Role.CACHE, cache.dtype, axes[cache.kind] + sizes)
@@ -221,6 +235,23 @@ class CachedGraph:
         told = [self._of(role) for role in (Role.ROWS, Role.OFFSETS, Role.CONTEXT)]
         with self.graph.inserting_before(node):
             new = self.graph.call_function(kind.going_on, (*args, state, *told))
+        node.replace_all_uses_with(new)
+        self.graph.erase_node(node)
+
+    def _pool(self, node: fx.Node, order: int) -> None:
+        """What is pooled of a text so far is kept; its last row is there when it is asked for."""
+        hidden, kind = (arguments(node)[name] for name in ("hidden", "kind"))
+        offsets, width = self._of(Role.OFFSETS), int(hidden.meta["val"].shape[2])
+        if kind == PoolKind.LAST:
+            target, args = POOL_VARLEN, tuple[Any, ...]((hidden, offsets, kind))
+        else:
+            dtype = torch.promote_types(hidden.meta["val"].dtype, torch.float32)
+            name = f"pooled_{order}"
+            self.pooled.add(name)
+            state = self._keep(name, CacheKind.ROW, (width,), dtype)
+            target, args = POOL_STATE, (hidden, kind, state, self._of(Role.ROWS), offsets, self._of(Role.CONTEXT))
+        with self.graph.inserting_before(node):
+            new = self.graph.call_function(target, args)
         node.replace_all_uses_with(new)
         self.graph.erase_node(node)
 

@@ -1,4 +1,4 @@
-"""The loop that makes tokens: submit requests, step, and take what is finished. Nothing else runs a cached program."""
+"""The loop over a cached program: submit requests, step, and take what is finished. Nothing else runs one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from headrace import feed
 from headrace.backends.interface import Backend
 from headrace.errors import InputError, OutOfMemoryError, TargetError
+from headrace.ir import Role
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.scheduler import Scheduler, Turn
 from headrace.runtime.engine.sequence import Sequence
@@ -22,10 +23,14 @@ SEQUENCES = 256
 
 
 class Chooser(Protocol):
-    """Makes a step's tokens from its logits, and says of each sequence whether it is over."""
+    """Takes what a step answers: makes tokens from logits, or hands on what is pooled; says which sequence is over."""
 
-    def __call__(self, logits: Any, sequences: list[Sequence]) -> None:
-        """Append a token to each sequence, whose row of the logits [w, vocabulary] comes in the same order."""
+    def __call__(self, output: Any, sequences: list[Sequence], /) -> None:
+        """Sequences whose tokens have all run: append a token to each, or end it.
+
+        Args:
+            output: logits [1, w, vocabulary], or pooled rows [w, width], on the target, in the sequences' order.
+        """
         ...
 
 
@@ -118,8 +123,12 @@ class DecodingLoop:
             assert held is not None
             ids = np.array(sequence.tokens[held.count : held.count + turn.tokens], np.int64)
             pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, int(turn.asks), length=held.length))
-        given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
-        return self.lane.state.step(self.lane.executable, self._backend.feed(given))
+        signature = self.lane.program.signature
+        given = signature.named(feed.cached(self.lane.program, pieces))
+        output = self.lane.state.step(self.lane.executable, self._backend.feed(given))
+        # A program that pools answers each sequence of the step; any other, the rows that it was asked for.
+        asking = [place for place, turn in enumerate(turns) if turn.asks]
+        return output if signature.has(Role.WANTED) or len(asking) == len(turns) else output[asking]
 
     def _require_progress(self) -> None:
         if self.scheduler.waiting and not self.scheduler.running:

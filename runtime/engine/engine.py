@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from headrace import debug
-from headrace.backends.interface import Backend, Memory, Planner, decodes
+from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import CROSS, Layout, OutputKind, Program, Task
+from headrace.ir import CROSS, Layout, OutputKind, Prefill, Program, Role, Task
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
+from headrace.runtime.engine.sequence import Sequence as Growing
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
+from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
 from headrace.tasks import answering, lacks, runnable, select
@@ -101,42 +103,59 @@ class Engine:
 
     @property
     def decodes(self) -> bool:
-        """Whether the target makes the program's tokens."""
-        return decodes(self.backend, self.program)
+        """Whether the target holds what lives between steps, and so makes tokens."""
+        return isinstance(self.backend, Memory)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a text of more tokens than a step may hold runs in several: the step that contract C2 is about."""
+        signature, facts = self.program.signature, self.program.facts
+        plain = not signature.arrays and not signature.has(Role.TYPES) and facts.filling is None
+        chunked = self.program.decision.prefill is Prefill.CHUNKED and facts.interaction is None
+        return self.token_budget is not None and self.decodes and plain and chunked
 
     def decoding(self, progress: bool | None = None) -> DecodingLoop:
         """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""
-        lane = self.lane(Task.GENERATE, progress)
+        return self._loop(self.lane(Task.GENERATE, progress))
+
+    def _loop(self, lane: Lane) -> DecodingLoop:
         kind = lane.program.signature.outputs[0].kind
         if kind not in self._loops:
             with self._compiling.lock:
                 if kind not in self._loops:
-                    self._loops[kind] = self._loop(lane)
+                    self._loops[kind] = self._begin_loop(lane)
         return self._loops[kind]
 
-    def _loop(self, lane: Lane) -> DecodingLoop:
+    def _begin_loop(self, lane: Lane) -> DecodingLoop:
         from headrace.runtime.generate.sampler import Sampler
 
         assert isinstance(self.backend, Memory)
         encodes = CROSS in lane.program.form.groups
         lane.state.keep_in(self.backend, self._cache_bytes, self._encode if encodes else None)
         budget = self.token_budget or self.backend.step_tokens
-        return DecodingLoop(lane, self.backend, Sampler(self.program.dtype), budget)
+        pools = not lane.program.signature.has(Role.WANTED)
+        return DecodingLoop(lane, self.backend, self._hand_on if pools else Sampler(self.program.dtype), budget)
+
+    def _hand_on(self, output: Any, sequences: list[Growing]) -> None:
+        """The rows of texts whose last piece has run."""
+        for row, sequence in zip(np.asarray(self.backend.fetch(output)), sequences, strict=True):
+            sequence.answer, sequence.finished = row, "answered"
 
     def sizes(self, task: str, progress: bool | None = None) -> Sizes:
         """Of the parts in which a task's texts are read best."""
-        packed = self.lane(task, progress).program.form.layout is Layout.PACKED
-        return PACKED if packed else padded(self.token_budget or self.backend.step_tokens)
+        whole = self.lane(task, progress).program.form.layout is Layout.PADDED
+        return padded(self.token_budget or self.backend.step_tokens) if whole else PACKED
 
     def described(self) -> Program:
         """The program, with the layout of what was compiled first."""
         lane = next(iter(self.lanes.values()), None)
         if lane is None:
             return self.program
-        made = lane.program
+        made = lane.program.form
         return self.program.with_(
-            layout=made.form.layout, layout_why=made.form.layout_why, quantized=made.form.quantized
-        )
+            layout=made.layout, layout_why=made.layout_why, quantized=made.quantized, caches=made.caches,
+            groups=made.groups, block=made.block,
+        )  # fmt: skip
 
     def plan(self) -> tuple[Any, ...]:
         """What the target does with what was compiled first, and why: a `headrace.backends.gpu.plan.Choice` each."""
@@ -179,7 +198,7 @@ class Engine:
             )
         from headrace.lowering.pipeline import prepare
 
-        program = prepare(self.program, task, self.backend.layout)
+        program = prepare(self.program, task, Layout.CACHED if self.in_pieces else self.backend.layout)
         if self._quantize is not None:
             return self._quantized(program, task)
         return Lane(program, self.backend.compile(program), self.state(program))
@@ -265,11 +284,42 @@ class Engine:
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
         asked = Asked([], [], batch_size, first)
+        looped = lane.program.form.layout is Layout.CACHED
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
         with reading, bar(f"{task}: {self._noun}", count, progress) as shown:
-            for step, output in self._read(self._begun(lane, parts, asked)):
-                yield step.requests, self._rows(lane, step, asked, output)
-                shown.advance(len(step.requests))
+            for places, rows in self._in_pieces(lane, parts, asked) if looped else self._in_steps(lane, parts, asked):
+                yield places, rows
+                shown.advance(len(places))
+
+    def _in_steps(
+        self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> Iterator[tuple[Sequence[int], Rows]]:
+        for step, output in self._read(self._begun(lane, parts, asked)):
+            yield step.requests, self._rows(lane, step, asked, output)
+
+    def _in_pieces(
+        self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> Iterator[tuple[Sequence[int], Rows]]:
+        """Texts on the loop, each answered with its last piece."""
+        loop = self._loop(lane)
+        for places in (some for part in parts for some in _batched(asked.take(part), asked.batch_size)):
+            growing = {loop.submit(_ids(asked.requests[place])): place for place in places}
+            asked.drop(places)
+            try:
+                while growing:
+                    loop.step()
+                    over = {sequence: growing[sequence] for sequence in growing if sequence.finished}
+                    for sequence, place in over.items():
+                        if sequence.error is not None:
+                            raise sequence.error
+                        what = f"The answer to request {asked.first + place}"
+                        require_finite(sequence.answer, what, self.program.dtype)
+                        del growing[sequence]
+                    if over:
+                        yield list(over.values()), [sequence.answer for sequence in over]
+            finally:
+                for sequence in growing:
+                    loop.abort(sequence)
 
     def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
         """Each step's output on the host. The target works some steps ahead of what is read back."""
@@ -345,3 +395,13 @@ class Engine:
             for request, row in zip(step.requests, rows, strict=True):
                 require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
         return rows
+
+
+def _batched(places: range, size: int | None) -> Iterator[range]:
+    size = size or len(places)
+    return (places[begin : begin + size] for begin in range(0, len(places), size or 1))
+
+
+def _ids(request: Request) -> list[int]:
+    assert isinstance(request, Encoded), "only texts grow"
+    return request.ids.tolist()  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ class Sequence:
         held: what it holds of the caches; None while it waits.
         request: what the caller asked for, which the engine hands on.
         source: of an encoder-decoder, what its encoder reads.
+        answer: of a text that is pooled, its row, once it is over.
         finished: why no more are made; None while some are.
         error: what ended it, to be raised where its caller waits.
         others: sequences of the same answer, which are over when it is.
@@ -30,6 +31,7 @@ class Sequence:
     held: Held | None = None
     request: Any = None
     source: Any = None
+    answer: Any = None
     finished: str | None = None
     error: Exception | None = None
     others: list[Sequence] = field(default_factory=list)

@@ -142,7 +142,10 @@ def prefill_words(prefill: Prefill | None) -> str:
         return "not decided yet"
     if prefill is Prefill.SINGLE_PASS:
         return f"{prefill}: every token of a text is there in one step, so token-level tasks are open"
-    return f'{prefill}: a text may come in parts; prefill="single_pass" opens token-level tasks'
+    return (
+        f"{prefill}: a text of more tokens than token_budget comes in pieces, a step each, of which none sees all its "
+        'tokens; prefill="single_pass" keeps the one step, and opens token-level tasks'
+    )
 
 
 def extras(spec: AttentionSpec) -> str:
