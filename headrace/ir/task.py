@@ -74,6 +74,10 @@ TASK_RULES: Mapping[Task, TaskRules] = {
         (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM),
         needs=Needs.EVERY_TOKEN,
     ),
-    Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING,)),
-    Task.MULTI_EMBED: TaskRules("embed texts as many vectors", (OutputKind.TOKEN_EMBEDDING,), needs=Needs.EVERY_TOKEN),
+    Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING, OutputKind.LEXICAL_WEIGHTS)),
+    Task.MULTI_EMBED: TaskRules(
+        "embed texts as many vectors",
+        (OutputKind.MULTI_EMBEDDING, OutputKind.TOKEN_EMBEDDING),
+        needs=Needs.EVERY_TOKEN,
+    ),
 }
