@@ -461,10 +461,6 @@ class CompiledModel:
         """
         return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
 
-    def _not_yet(self, task: Task) -> NoReturn:
-        self.engine.require(task)
-        raise AssertionError(f"{task} can be run and has no method")
-
     def similarity(self, a: Array, b: Array) -> Array:
         """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m]; or every text of many vectors.
 
