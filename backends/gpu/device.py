@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -13,7 +14,9 @@ from headrace import graphs
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda")
 # Programs of one model share their weights, wherever they lie.
-MOVED = {device: graphs.Derived(partial(Tensor.to, device=device)) for device in (HOST, DEVICE)}
+MOVED: dict[torch.device, Callable[[Tensor], Tensor]] = {
+    device: graphs.Derived(partial(Tensor.to, device=device)) for device in (HOST, DEVICE)
+}
 
 
 def current() -> torch.device:
