@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
-from headrace.ir import OutputKind, Program, Quantized, Task
+from headrace.ir import Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
@@ -22,13 +22,14 @@ from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call
 from headrace.runtime.tasks.multi_embed import multi_embed
+from headrace.runtime.tasks.one_pass import run
 from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
 from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
 from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
+from headrace.runtime.tasks.vectors import compared_by, similarity, similarity_pairwise
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
 from headrace.runtime.text.prompts import side_prompt
@@ -61,7 +62,7 @@ class CompiledModel:
         task: str | None = None,
         max_length: int | None = None,
         token_budget: int | None = None,
-        lanes: Mapping[OutputKind, Lane] | None = None,
+        lanes: Mapping[str, Lane] | None = None,
         side_files: Mapping[str, str | None] | None = None,
         quantize: str | None = None,
         force: bool = False,
@@ -147,6 +148,30 @@ class CompiledModel:
         raise ArtifactError(
             "A compiled model is not pickled or copied. Save it to a folder, and headrace.load that in every process."
         )
+
+    def run(
+        self, texts: str | Iterable[str], tasks: Iterable[str], prompt: str | None = None, *,
+        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What several tasks answer to the same texts, in one pass of the model, and the token ids that it read.
+
+        Args:
+            texts: as every task takes them; of a model that reads arrays, arrays.
+            tasks: names among embed, token_embed, sparse_embed and multi_embed, as `("embed", "token_embed")`; each
+                answers by the model's own options, multi_embed for documents.
+            prompt: as for `embed`; it goes before the texts for all tasks.
+
+        Returns:
+            By each task's name what its method answers; by "token_ids" int64 [t] a text, special tokens included,
+            whose places are those of token_embed's rows.
+
+        Raises:
+            TaskNotEnabledError: a task is not supported.
+            InputError: a task that reads its texts in a way of its own.
+        """
+        chosen = self._call(self._default(), truncate, batch_size, progress)
+        return run(chosen, texts, tasks, prompt, prompt_name)
 
     def counting_from(self, first: int) -> CompiledModel:
         """The same model, whose messages number texts from `first`: for a list that is handed over in pieces.
@@ -437,17 +462,15 @@ class CompiledModel:
         """
         return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
 
-    def _not_yet(self, task: Task) -> NoReturn:
-        self.engine.require(task)
-        raise AssertionError(f"{task} can be run and has no method")
-
     def similarity(self, a: Array, b: Array) -> Array:
         """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m]; or every text of many vectors.
 
-        By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
+        By the cosine, unless the folder names another (similarity_fn_name); distances are negated. Of a model that
+        makes several kinds of answers, those of `multi_embed`, a list, are compared by the mean MaxSim, and those of
+        `sparse_embed` by their dot products.
         """
-        return similarity(a, b, self.program.facts.similarity)
+        return similarity(a, b, compared_by(self.program, a))
 
     def similarity_pairwise(self, a: Array, b: Array) -> Array:
         """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
-        return similarity_pairwise(a, b, self.program.facts.similarity)
+        return similarity_pairwise(a, b, compared_by(self.program, a))

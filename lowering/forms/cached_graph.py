@@ -15,6 +15,7 @@ from headrace.graphs.views import arguments
 from headrace.ir import (
     CROSS,
     OFFSETS,
+    PER_TOKEN_OUTPUTS,
     AttentionType,
     Axis,
     BiasKind,
@@ -23,6 +24,8 @@ from headrace.ir import (
     CacheKind,
     Input,
     MaskKind,
+    Output,
+    OutputKind,
     PoolKind,
     Program,
     Role,
@@ -94,11 +97,9 @@ class CachedGraph:
                 self._attend(node, spec.node, biases[order], order)
         for order, node in enumerate(self._calls(*RECURRENCES)):
             self._go_on(node, order)
-        pools = self._calls(POOL)
-        for order, node in enumerate(pools):
+        for order, node in enumerate(self._calls(POOL)):
             self._pool(node, order)
-        if not pools:
-            self._ask()
+        self._return()
         self._clean()
 
     def _calls(self, *targets: Any) -> list[fx.Node]:
@@ -255,16 +256,37 @@ class CachedGraph:
         node.replace_all_uses_with(new)
         self.graph.erase_node(node)
 
-    def _ask(self) -> None:
-        """Let the head read the rows that are asked for, and no others."""
-        wanted, _, _ = map(self._of, (Role.WANTED, Role.OFFSETS, Role.CONTEXT))
+    def outputs(self) -> tuple[Output, ...]:
+        """What the graph returns: the program's outputs but the rows that a head reads."""
+        return tuple(one for one in self.program.signature.outputs if one.kind is not OutputKind.HIDDEN)
+
+    def _return(self) -> None:
+        """Of an output with a row a token, the rows that are asked for; of one that is pooled, each sequence's."""
         returned: Any = self.graph.output_node().args[0]
-        answer: fx.Node = returned[0]
-        cut: fx.Node = next((node for node in returned[1:] if _passes(answer, node)), answer)
+        nodes = dict(zip(self.program.signature.outputs, returned, strict=True))
+        hidden = [node for output, node in nodes.items() if output.kind is OutputKind.HIDDEN]
+        per_token = [one for one in self.outputs() if one.kind in PER_TOKEN_OUTPUTS]
+        assert len(per_token) <= 1, "a task with a row a token has a pass of its own"
+        for output in per_token:
+            pooled = [nodes[other] for other in self.outputs() if other is not output]
+            nodes[output] = self._ask(nodes[output], hidden, pooled)
+        self.graph.output_node().args = (tuple(nodes[output] for output in self.outputs()),)
+
+    def _ask(self, answer: fx.Node, hidden: list[fx.Node], pooled: list[fx.Node]) -> fx.Node:
+        """Let the head of an answer read the rows that are asked for, and no others."""
+        wanted, _, _ = map(self._of, (Role.WANTED, Role.OFFSETS, Role.CONTEXT))
+        cut: fx.Node = next((node for node in hidden if _passes(answer, node)), answer)
+        of_answer, of_pooled = _read_by([answer]), _read_by(pooled)
+        users = [user for user in cut.users if user in of_answer]
+        if cut is not answer and of_pooled.intersection(users):  # what pools reads every row of what the head does
+            cut = answer
         with self.graph.inserting_after(cut):
             asked = self.graph.call_function(A.index_select.default, (cut, 1, wanted))
-        cut.replace_all_uses_with(asked, delete_user_cb=lambda user: user is not asked)
-        self.graph.output_node().args = ((asked if cut is answer else answer,),)
+        if cut is answer:
+            return asked
+        for user in users:
+            user.replace_input_with(cut, asked)
+        return answer
 
     def _drop_padding(self) -> None:
         """Every token of a row is real. What still reads the padding (sizes, a product with it) sees ones."""
@@ -274,6 +296,17 @@ class CachedGraph:
                 ones = self.graph.call_function(A.ones_like.default, (self.given[Role.IDS],))
             padding.replace_all_uses_with(ones)
             self.graph.erase_node(padding)
+
+
+def _read_by(nodes: list[fx.Node]) -> set[fx.Node]:
+    """Those nodes, and all that they are computed from."""
+    found, todo = set[fx.Node](), list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
 
 
 def _passes(answer: fx.Node, cut: fx.Node) -> bool:

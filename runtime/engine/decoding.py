@@ -12,7 +12,7 @@ import numpy as np
 from headrace import feed
 from headrace.backends.interface import Backend
 from headrace.errors import InputError, OutOfMemoryError, TargetError
-from headrace.ir import Role
+from headrace.ir import OutputKind
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.scheduler import Scheduler, Turn
 from headrace.runtime.engine.sequence import Sequence
@@ -23,14 +23,10 @@ SEQUENCES = 256
 
 
 class Chooser(Protocol):
-    """Takes what a step answers: makes tokens from logits, or hands on what is pooled; says which sequence is over."""
+    """Makes a step's tokens from its logits, and says of each sequence whether it is over."""
 
-    def __call__(self, output: Any, sequences: list[Sequence], /) -> None:
-        """Sequences whose tokens have all run: append a token to each, or end it.
-
-        Args:
-            output: logits [1, w, vocabulary], or pooled rows [w, width], on the target, in the sequences' order.
-        """
+    def __call__(self, logits: Any, sequences: list[Sequence], /) -> None:
+        """Append a token to each sequence, whose row of the logits [w, vocabulary] comes in the same order."""
         ...
 
 
@@ -50,8 +46,14 @@ class DecodingLoop:
         """Tokens of prompts that no step had to run, since what they leave was there."""
         return self.scheduler.known
 
-    def submit(self, tokens: list[int], request: Any = None, source: Any = None) -> Sequence:
-        """Take a prompt, or what the target of a text begins with; `source` is the text, as its encoder reads it.
+    def submit(
+        self, tokens: list[int], request: Any = None, source: Any = None, kinds: tuple[OutputKind, ...] = ()
+    ) -> Sequence:
+        """Take a prompt, or what the target of a text begins with.
+
+        Args:
+            source: the text, as its encoder reads it.
+            kinds: what is answered of the text once all of it has run, where no tokens are to be made.
 
         Raises:
             InputError: it is empty, or longer than the caches can ever hold.
@@ -66,7 +68,7 @@ class DecodingLoop:
             )
         with self._guard.lock:
             self._leave_parents()
-            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), None, request, source)
+            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), None, request, source, kinds)
             self.scheduler.add(sequence)
         return sequence
 
@@ -92,13 +94,11 @@ class DecodingLoop:
                 self._require_progress()
                 return []
             try:
-                asked = [turn.sequence for turn in turns if turn.asks]
                 output = self._run(turns)
                 for sequence, count in turns:
                     assert sequence.held is not None
                     self.lane.state.commit(sequence.held, sequence.tokens, count)
-                if asked:
-                    self._choose(output, asked)
+                self._answer(turns, output)
             except BaseException:
                 for sequence, _ in turns:
                     self.scheduler.set_back(sequence)
@@ -122,13 +122,25 @@ class DecodingLoop:
             sequence, held = turn.sequence, turn.sequence.held
             assert held is not None
             ids = np.array(sequence.tokens[held.count : held.count + turn.tokens], np.int64)
-            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, int(turn.asks), length=held.length))
-        signature = self.lane.program.signature
-        given = signature.named(feed.cached(self.lane.program, pieces))
-        output = self.lane.state.step(self.lane.executable, self._backend.feed(given))
-        # A program that pools answers each sequence of the step; any other, the rows that it was asked for.
-        asking = [place for place, turn in enumerate(turns) if turn.asks]
-        return output if signature.has(Role.WANTED) or len(asking) == len(turns) else output[asking]
+            wanted = int(turn.asks and not sequence.kinds)
+            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, wanted, length=held.length))
+        given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
+        return self.lane.state.step(self.lane.executable, self._backend.feed(given))
+
+    def _answer(self, turns: list[Turn], output: Any) -> None:
+        """Sequences whose tokens have all run get a token more, or what they are answered."""
+        asking = [(place, turn.sequence) for place, turn in enumerate(turns) if turn.asks]
+        if growing := [sequence for _, sequence in asking if not sequence.kinds]:
+            (logits,) = self.lane.outputs(output, self.lane.kinds[:1])
+            self._choose(logits, growing)
+        over = [(place, sequence) for place, sequence in asking if sequence.kinds]
+        for kind in dict.fromkeys(kind for _, sequence in over for kind in sequence.kinds):
+            (rows,) = self.lane.outputs(output, (kind,))  # one of each sequence of the step
+            made = np.asarray(self._backend.fetch(rows[[place for place, _ in over]]))
+            for row, (_, sequence) in zip(made, over, strict=True):
+                sequence.answer[kind] = row
+        for _, sequence in over:
+            sequence.finished = "answered"
 
     def _require_progress(self) -> None:
         if self.scheduler.waiting and not self.scheduler.running:

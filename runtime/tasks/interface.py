@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from headrace.ir import Program, Task
+from headrace.tasks import answering
 
 if TYPE_CHECKING:
     from headrace.runtime.arrays import Arrays
@@ -38,6 +39,18 @@ class Command:
     pairs: bool = False
 
 
+class Each(NamedTuple):
+    """A task's answers, a text at a time.
+
+    Attributes:
+        answer: of a text's raw output, and the text as it was read.
+        join: of the answers to all texts.
+    """
+
+    answer: Callable[[Any, Any], Any]
+    join: Callable[[list[Any]], Any] = list
+
+
 @dataclass(frozen=True)
 class Answering:
     """How a task is answered.
@@ -45,10 +58,14 @@ class Answering:
     Attributes:
         answer: from a `Call`, the texts and the task's own options to answers, one a text in their order.
         command: its command; None leaves the task to Python.
+        each: what makes an answer of one text's raw output, by the model's own options, so that other tasks may be
+            answered in the same pass; None where texts are read for this task alone. Raises InputError where they are
+            so for this model.
     """
 
     answer: Callable[..., Any]
     command: Command | None = None
+    each: Callable[[Call], Each] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,11 @@ class Call:
         """What answers the task, compiled on first use."""
         return self.engine.lane(self.task, self.progress)
 
+    @property
+    def width(self) -> int:
+        """How wide the task's raw output is."""
+        return answering(self.program, self.task).width
+
     def drawn(self, given: Any, pairs: bool = False) -> list[Any]:
         """The texts or arrays that were given, one alone as a list of one."""
         return list(self.reader.drawn(given, pairs=pairs))
@@ -95,6 +117,17 @@ class Call:
         """`rows` as they come, by their places: what comes is good until the next is asked for."""
         parts = self._parts(listed, options)
         return self.engine.answered(self.task, parts, len(listed), self.batch_size, self.progress, self.first)
+
+    def answered_together(
+        self, tasks: Sequence[Task], listed: list[Any], requests: list[Request], **options: Any
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        """`answered` of several tasks in one pass, whose raw outputs come in the order of the tasks.
+
+        Args:
+            requests: each text as it was read is added to it, before what is answered to it comes.
+        """
+        parts = kept(self._parts(listed, options, tasks), requests)
+        return self.engine.answered_together(tasks, parts, len(listed), self.batch_size, self.progress, self.first)
 
     def rows_of(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
         """The raw output of requests that come in parts, as a reader's `ahead` gives them."""
@@ -120,9 +153,18 @@ class Call:
             raise self.reader.no_text()
         return self.reader
 
-    def _parts(self, listed: list[Any], options: dict[str, Any]) -> Iterator[Sequence[Request]]:
-        sizes = self.engine.sizes(self.task)
+    def _parts(
+        self, listed: list[Any], options: dict[str, Any], tasks: Sequence[Task] = ()
+    ) -> Iterator[Sequence[Request]]:
+        sizes = self.engine.sizes(*(tasks or (self.task,)))
         return self.reader.ahead(listed, first=self.first, sizes=sizes, truncate=self.truncate, **options)
 
     def _run(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
         return self.engine.run_parts(self.task, parts, count, self.batch_size, self.progress, self.first)
+
+
+def kept(parts: Iterable[Sequence[Request]], requests: list[Request]) -> Iterator[Sequence[Request]]:
+    """The parts as they come, each request of which is added to `requests`."""
+    for part in parts:
+        requests += part
+        yield part
