@@ -12,9 +12,12 @@ from starlette.types import ASGIApp
 from headrace.errors import InputError
 from headrace.runtime.serve.limits import Limits
 
+# Clients that wait to be heard.
+BACKLOG = 2048
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that waits for clients; port 0 takes a free one.
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket of that address, at which nobody listens yet; port 0 takes a free one.
 
     Raises:
         InputError: the address cannot be had.
@@ -37,6 +40,7 @@ def server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
         log_config=None,
         access_log=False,  # the gate notes each request
         server_header=False,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=math.ceil(limits.grace),
         timeout_keep_alive=75,
         lifespan="on",

@@ -15,7 +15,7 @@ import headrace
 from headrace.examples import folder
 from headrace.runtime.serve.app import make_app
 from headrace.runtime.serve.limits import Limits
-from headrace.runtime.serve.server import listen, server
+from headrace.runtime.serve.server import bound, server
 from tests.words import bert_like, gpt_like
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
@@ -26,7 +26,7 @@ class Running:
 
     def __init__(self, models: Mapping[str, Any], limits: Limits | None = None, **options: Any) -> None:
         self.models, self.limits = models, limits or Limits()
-        self._waiting = listen("127.0.0.1", 0)
+        self._waiting = bound("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._waiting.getsockname()[1]}"
         self.app = make_app(models, self.limits, **options)
         self._server = server(self.app, self.limits)

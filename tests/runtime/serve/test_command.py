@@ -89,10 +89,10 @@ def test_mistakes_are_told_in_a_line(arguments: list[str], words: str, capsys: A
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     from headrace.errors import InputError
-    from headrace.runtime.serve.server import listen
+    from headrace.runtime.serve.server import bound
 
-    first = listen("127.0.0.1", 0)
+    first = bound("127.0.0.1", 0)
     first.listen()
     with pytest.raises(InputError, match="cannot be listened at"):
-        listen("127.0.0.1", first.getsockname()[1])
+        bound("127.0.0.1", first.getsockname()[1])
     first.close()

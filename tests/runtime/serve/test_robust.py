@@ -267,7 +267,7 @@ def test_the_log_has_a_line_a_request_and_no_text(models: Any) -> None:
 
     lines: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(Lines().format(record))  # type: ignore[method-assign]
+    handler.emit = lambda record: lines.append(Lines().format(record))
     logger = logging.getLogger("headrace.serve")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -64,12 +64,12 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     from headrace.runtime.serve import journal
     from headrace.runtime.serve.app import make_app
     from headrace.runtime.serve.limits import Limits
-    from headrace.runtime.serve.server import listen, run
+    from headrace.runtime.serve.server import BACKLOG, bound, run
 
     if log_level not in ("debug", "info", "warning", "error"):
         raise InputError(f"--log-level is {log_level}; choose from debug, info, warning, error.")
     limits = Limits(queue, Limits.delay, max_body, max_texts, max_characters, timeout, grace)
-    waiting = listen(host, port)  # before a model is loaded, which takes long
+    waiting = bound(host, port)  # before a model is loaded, which takes long
     options = {
         "target": target, "dtype": dtype, "max_length": max_length, "prefill": prefill, "pooling": several(pooling),
         "tokenizer": tokenizer, "revision": revision, "trust_remote_code": trust_remote_code,
@@ -79,6 +79,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     keys = [*(api_key or []), *([os.environ[KEY]] if os.environ.get(KEY) else [])]
     app = make_app(opened, limits, keys=keys, origins=cors_origin or [])
     journal.begin(log_level)
+    waiting.listen(BACKLOG)  # who reads the next line may connect
     console.note(f"serving {', '.join(opened)} at http://{host}:{waiting.getsockname()[1]}")
     run(app, waiting, limits)
 
