@@ -90,7 +90,7 @@ class Endpoint:
             if visit.status is None:
                 await visit.refuse(error, self.route.dialect)
             else:  # amid its events: that is told too, and no [DONE]
-                note["broken"] = type(error).__name__
+                note["broken"] = True
                 _, told = written(visit.refusal(error), self.route.dialect)
                 await send({"type": "http.response.body", "body": _event(told)})
 

@@ -84,7 +84,7 @@ class Chat(Generating):
         if self.tools or self.tool_choice not in (None, "none"):
             raise InputError("tools are not served: answers are texts. Leave tools and tool_choice out.")
         if self.top_logprobs is not None and not self.logprobs:
-            raise InputError("top_logprobs is given without logprobs. Pass logprobs=true, or leave it out.")
+            raise InputError("top_logprobs is given without logprobs. Set that to true, or leave it out.")
         found = super().options()
         schema = None if self.response_format is None else self.response_format.schema_text()
         return found | {

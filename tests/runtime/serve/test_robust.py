@@ -266,8 +266,12 @@ def test_the_log_has_a_line_a_request_and_no_text(models: Any) -> None:
     from headrace.runtime.serve.journal import Lines
 
     lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(Lines().format(record))
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(Lines().format(record))
+
+    handler = Kept()
     logger = logging.getLogger("headrace.serve")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -288,7 +292,7 @@ def test_the_log_has_a_line_a_request_and_no_text(models: Any) -> None:
 
 def job(*lengths: int, age: float = 1.0) -> Job:
     """One that is read, of texts of so many tokens."""
-    made = Job([""] * len(lengths), Reading(), NotDone(), time.monotonic() - age)  # type: ignore[arg-type]
+    made = Job([""] * len(lengths), Reading(), NotDone(), time.monotonic() - age)
     made.encoded = [Encoded(np.zeros(length, np.int64)) for length in lengths]
     return made
 

@@ -26,7 +26,8 @@ from headrace.runtime.tools.cli.options import (
 
 KEY = "HEADRACE_API_KEY"
 Models = Annotated[
-    list[str], typer.Argument(help="Model folders, hub ids or saved models; NAME=MODEL says what clients call it.")
+    list[str],
+    typer.Argument(help="Model folders, hub ids or saved models; a name and = before one says what clients call it."),
 ]
 Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Compile for this task now; given twice, for both. Else as asked.")
@@ -91,7 +92,7 @@ def _named(models: list[str]) -> dict[str, str]:
         name, _, model = one.rpartition("=")
         name = name or Path(model).name or model
         if name in found:
-            raise InputError(f"Two models are called {name}. Name one of them otherwise: NAME={model}.")
+            raise InputError(f"Two models are called {name}. Put another name and = before one of them.")
         found[name] = model
     return found
 
