@@ -27,7 +27,7 @@ from headrace.runtime.tools.cli.options import (
 KEY = "HEADRACE_API_KEY"
 Models = Annotated[
     list[str],
-    typer.Argument(help="Model folders, hub ids or saved models; a name and = before one says what clients call it."),
+    typer.Argument(help="Model folders, hub ids or saved models; a name and = before one is what clients call it."),
 ]
 Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Compile for this task now; given twice, for both. Else as asked.")
