@@ -188,7 +188,7 @@ def listed(model: Any, texts: list[str], clients: int) -> tuple[Measured, np.nda
     found, rows, processor = Measured(), [], time.process_time()
     began = time.perf_counter()
     for begin in range(0, len(texts), clients):
-        rows.append(model.embed(texts[begin : begin + clients], truncate=True, progress=False))
+        rows.append(model.embed(texts[begin : begin + clients], normalize=True, truncate=True, progress=False))
     found.wall, found.processor = time.perf_counter() - began, time.process_time() - processor
     return found, np.concatenate(rows)
 

@@ -81,7 +81,8 @@ def embed_files(
         digest: of a model that was read back, what tells it from others: that of its manifest.
 
     Raises:
-        InputError: a file that cannot be read, or a folder that holds vectors of another model or of other options.
+        InputError: a file that cannot be read, or that changed since it was embedded here; or a folder that holds
+            vectors of another model or of other options.
         TaskNotEnabledError: the model does not embed.
         HeadraceError: the disk is full; what is written stays.
     """
@@ -134,12 +135,12 @@ def _byte() -> Any:
 def _left(sources: Iterable[Source], output: Output, done: Embedded) -> Iterator[tuple[Source, Part]]:
     """The parts that are not written."""
     for source in sources:
-        begun = output.done
+        output.require_unchanged(source)
 
         def written(place: tuple[int, int], source: Source = source) -> bool:
             return output.name(source, place) in output.done
 
-        done.found += sum(name.startswith(source.key) for name in begun)
+        done.found += sum(name.startswith(source.key) for name in output.done)
         yield from ((source, part) for part in source.parts(written))
 
 

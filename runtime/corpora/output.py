@@ -61,6 +61,18 @@ class Output:
         """Of the file of a part."""
         return f"{source.key}-{place[0]:06}-{place[1]:06}.parquet"
 
+    def require_unchanged(self, source: Source) -> None:
+        """Refuse a file whose rows would stand here twice.
+
+        Raises:
+            InputError: it is not what it was when its vectors were written.
+        """
+        if any(name.startswith(source.place) and not name.startswith(source.key) for name in self.done):
+            raise InputError(
+                f"{source.path} has changed since its vectors were written. To embed it anew, delete "
+                f"{self.folder}/{source.place}-*.parquet first."
+            )
+
     def write(self, source: Source, part: Part, vectors: NDArray[np.float32], errors: list[str | None]) -> None:
         """Write a part: its vectors [n, d], and why a row has none.
 

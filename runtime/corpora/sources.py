@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,12 +56,15 @@ class Source:
     column: str
 
     @cached_property
+    def place(self) -> str:
+        """Of its path."""
+        return hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:16]
+
+    @cached_property
     def key(self) -> str:
-        """Of its place and its bytes: a file that changed is another."""
+        """Of its path, and then of its bytes."""
         with self.path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256")
-        found.update(str(self.path.absolute()).encode(errors="surrogateescape"))
-        return found.hexdigest()[:20]
+            return f"{self.place}-{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
 
     def require(self) -> None:
         """Refuse what cannot be read, before anything is.

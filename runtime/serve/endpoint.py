@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,18 +169,26 @@ async def _while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> Non
     Raises:
         ClientGone: it did.
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
+    task, gone = asyncio.current_task(), False
+    assert task is not None
+
+    def leave(_: asyncio.Task[None]) -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+
+    leaving = asyncio.create_task(_left(receive))
+    leaving.add_done_callback(leave)
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGone
-        await working
+        await work
+    except asyncio.CancelledError:
+        if not gone:  # somebody else ends it
+            raise
+        task.uncancel()
+        raise ClientGone from None
     finally:
-        for task in (working, leaving):
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
+        leaving.remove_done_callback(leave)
+        leaving.cancel()
 
 
 async def _left(receive: Receive) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hmac
+import itertools
 import logging
 import re
+import secrets
 import time
-import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ log = logging.getLogger("headrace.serve")
 # Open without a key, for who only asks whether the server lives.
 OPEN = ("/health", "/ping")
 ID = re.compile(rb"[\w.-]{1,64}")
+# An id of ours is of the process, and then a number.
+PROCESS, COUNT = secrets.token_hex(10), itertools.count()
 # What is noted of a request whose client left before it was answered.
 GONE = 499
 
@@ -81,7 +84,7 @@ class Visit:
     def __init__(self, scope: Scope, headers: dict[bytes, bytes], send: Send) -> None:
         """Begin the clock."""
         own = headers.get(b"x-request-id", b"")
-        self.id = own.decode() if ID.fullmatch(own) else uuid.uuid4().hex
+        self.id = own.decode() if ID.fullmatch(own) else f"{PROCESS}{next(COUNT):012x}"
         self.began = time.monotonic()
         self.status: int | None = None
         self._send = send

@@ -58,10 +58,20 @@ class Limits:
             raise Refusal(
                 413, f"The request has {len(texts)} texts; at most {self.texts} are accepted. Send them in parts."
             )
+        if max(map(len, texts)) <= self.characters:
+            return
         longest = max(range(len(texts)), key=lambda place: len(texts[place]))
-        if len(texts[longest]) > self.characters:
-            raise Refusal(
-                413,
-                f"Text {longest} has {len(texts[longest])} characters; at most {self.characters} are accepted. Shorten "
-                "or split it.",
-            )
+        raise Refusal(
+            413,
+            f"Text {longest} has {len(texts[longest])} characters; at most {self.characters} are accepted. Shorten or "
+            "split it.",
+        )
+
+    def require_answers(self, count: int) -> None:
+        """Refuse to make more answers than texts would be accepted.
+
+        Raises:
+            Refusal: they are more.
+        """
+        if count > self.texts:
+            raise Refusal(413, f"The request asks for {count} answers; at most {self.texts} are made. Ask for fewer.")

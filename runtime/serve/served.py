@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from headrace.errors import InputError
 from headrace.ir import Program, Task
@@ -14,6 +15,7 @@ from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import Metrics
 from headrace.runtime.serve.refusals import Refusal
 from headrace.runtime.serve.stepper import Stepper
+from headrace.tasks import answering
 
 
 @dataclass
@@ -45,6 +47,16 @@ class Served:
         if task is None or self.program.signature.arrays:
             return self.program.facts.limits.length
         return self.model.call(task).texts().longest
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers of a vector.
+
+        Raises:
+            TaskNotEnabledError: the model does not embed.
+        """
+        self.model.engine.require(Task.EMBED)
+        return answering(self.program, Task.EMBED).width
 
     def batcher(self, task: Task) -> Batcher:
         """What answers a task but generate.

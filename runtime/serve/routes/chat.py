@@ -14,6 +14,13 @@ from headrace.runtime.serve.routes.generating import Generating, chat_logprobs, 
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.serve.stepper import Part, Stream
 
+# What is no value for the model's own template: another template is a program of the client's, and the others say what
+# becomes of the text.
+RESERVED = frozenset(
+    "chat_template tokenize add_generation_prompt continue_final_message padding truncation max_length return_dict "
+    "return_tensors return_assistant_tokens_mask tokenizer_kwargs processor_kwargs conversation messages".split()
+)
+
 
 class TextPart(Body):
     """A part of a message."""
@@ -85,6 +92,8 @@ class Chat(Generating):
             raise InputError("tools are not served: answers are texts. Leave tools and tool_choice out.")
         if self.top_logprobs is not None and not self.logprobs:
             raise InputError("top_logprobs is given without logprobs. Set that to true, or leave it out.")
+        if reserved := sorted(RESERVED & set(self.chat_template_kwargs or ())):
+            raise InputError(f"chat_template_kwargs hold {', '.join(reserved)}, which the server sets. Leave them out.")
         found = super().options()
         schema = None if self.response_format is None else self.response_format.schema_text()
         return found | {
@@ -100,6 +109,7 @@ async def chat(models: Models, asked: Chat, note: Note) -> Any:
     stepper = served.stepper  # raises where the model does not generate
     messages = [one.plain() for one in asked.messages]
     served.limits.require([one["content"] for one in messages])
+    served.limits.require_answers(asked.n or 1)
     note |= {"model": served.name, "task": Task.GENERATE, "texts": 1, "stream": asked.stream}
     answers = stepper.answers([messages], asked.chat_template_kwargs, asked.options(), asked.stream)
     if asked.stream:

@@ -46,6 +46,7 @@ async def completions(models: Models, asked: Completions, note: Note) -> Any:
     stepper = served.stepper  # raises where the model does not generate
     prompts, ids = listed_ids(asked.prompt)
     served.limits.require([""] * len(prompts) if ids else prompts)
+    served.limits.require_answers(len(prompts) * (asked.n or 1))
     note |= {"model": served.name, "task": Task.GENERATE, "texts": len(prompts), "stream": asked.stream}
     answers = stepper.answers(prompts, None, asked.options(), asked.stream)
     head = heading("text_completion", served.name, "cmpl")

@@ -16,7 +16,6 @@ from headrace.runtime.serve.routes.inputs import Model, PromptName, TextsOrIds, 
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.embed import finished, require_dimensions
 from headrace.runtime.text.prompts import one_prompt
-from headrace.tasks import answering
 
 
 class Embeddings(Body):
@@ -43,12 +42,11 @@ async def embedded(
     truncate: bool = False,
 ) -> tuple[Array, Job]:
     """Vectors [n, d] of texts or of lists of ids, as `CompiledModel.embed` gives them."""
-    batcher = served.batcher(Task.EMBED)  # raises where the model does not embed
-    require_dimensions(dimensions, answering(served.program, Task.EMBED).width)
+    require_dimensions(dimensions, served.width)
     reading = Reading(prompt=prompt, truncate=truncate, ids=ids)
     if ids:
         served.limits.require([""] * len(texts))
-        job = await batcher.answer(texts, reading)
+        job = await served.batcher(Task.EMBED).answer(texts, reading)
     else:
         job = await served.read(Task.EMBED, texts, reading)
     return finished(served.program, np.stack(job.rows), normalize, dimensions), job

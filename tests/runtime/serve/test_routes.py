@@ -18,6 +18,7 @@ TEXTS = [
     "",
 ]
 WORDS = ["w5 w6 w7", "w8", "w9 " * 20]
+CHAT = {"role": "user", "content": "w5"}
 PROMPTS = [[5, 6, 7, 8], [20, 30]]
 
 
@@ -296,7 +297,20 @@ def test_a_model_that_could_be_several_must_be_named(running: Any) -> None:
         ("/v1/completions", {"model": "writer", "prompt": "w5", "n": 2, "temperature": 0.0}, 400, "n is 2"),
         ("/v1/completions", {"model": "writer", "prompt": "w5 " * 80}, 400, "at most 64"),
         ("/v1/completions", {"model": "writer", "prompt": "w5", "stream": True, "n": 2}, 400, "n is 2"),
+        (
+            "/v1/completions",
+            {"model": "writer", "prompt": ["w5"] * 99, "n": 99, "temperature": 1.0},
+            413,
+            "9801 answers",
+        ),
         ("/v1/chat/completions", {"model": "writer", "messages": []}, 400, "messages"),
+        (
+            "/v1/chat/completions",
+            {"model": "writer", "messages": [CHAT], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}"}},
+            400,
+            "chat_template, which the server sets",
+        ),
+        ("/v1/chat/completions", {"model": "writer", "messages": [CHAT], "tools": [{}]}, 400, "tools are not served"),
         ("/v1/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c"]}, 400, "as many of each"),
     ],
 )
