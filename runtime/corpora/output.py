@@ -20,7 +20,7 @@ from headrace.runtime.corpora.sources import Part, Source
 from headrace.utils.file_lock import lock
 
 FACTS = "corpus.json"
-BEGUN = ".begun-"  # what a process that was killed leaves is deleted by the next
+BEGUN = ".begun"  # what a process that was killed leaves is deleted by the next
 
 
 class Output:
@@ -45,7 +45,7 @@ class Output:
             os.close(self._held)
             raise InputError(f"{folder} is being written by another process. Wait for it, or choose another folder.")
         try:
-            for left in folder.glob(f"{BEGUN}*"):
+            for left in folder.glob(f"*{BEGUN}"):
                 left.unlink()
             self._agree(json.loads(json.dumps(facts)))
         except BaseException:
@@ -113,7 +113,7 @@ class Output:
 
     def _place(self, name: str, write: Any) -> None:
         """Write a file such that it is there whole or not at all, whenever the process or the machine ends."""
-        begun = self.folder / f"{BEGUN}{name}"
+        begun = self.folder / f".{name}{BEGUN}"  # hidden, and no .parquet: nobody reads it
         try:
             write(begun)
             with begun.open("rb") as file:
