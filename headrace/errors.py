@@ -93,6 +93,8 @@ EXTRAS = {
     "onnx_ir": "export",
     "llguidance": "guided",
     "scipy": "sparse",
+    "pyarrow": "corpora",
+    **dict.fromkeys(("starlette", "uvicorn", "pydantic", "orjson", "prometheus_client"), "serve"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -181,6 +182,7 @@ class Lowered:
         self,
         *,
         task: str | None = None,
+        beside: tuple[str, ...] = (),
         max_length: int | None = None,
         token_budget: int | None = None,
         quantize: str | None = None,
@@ -188,6 +190,9 @@ class Lowered:
         progress: bool | None = None,
     ) -> CompiledModel:
         """Compile for a task: the user's, else the default one. The others are compiled when they are first used.
+
+        Args:
+            beside: tasks that the same program answers too, see `headrace.compile`.
 
         Raises:
             TaskNotEnabledError: the task is not supported, or the model supports none at all.
@@ -203,7 +208,9 @@ class Lowered:
             self.program, self.backend, own_copy(self.tokenizer), task=task, max_length=max_length,
             token_budget=token_budget, side_files=self.side_files, quantize=quantize, force=force, state=self.state,
         )  # fmt: skip
-        if task is not None:
+        if beside and model.task is not None:
+            model.engine.joint_lane((model.task, *_names("beside", beside)), progress)
+        elif task is not None:
             model.engine.lane(task, progress)
         return model.warm(progress)
 
@@ -292,6 +299,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     model: Source,
     *,
     task: str | None = None,
+    beside: tuple[str, ...] = (),
     target: str = "auto",
     dtype: str | torch.dtype = "auto",
     max_length: int | None = None,
@@ -311,6 +319,8 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     Args:
         model: a folder, a hub id or an `nn.Module`.
         task: what to compile for; None takes the model's default task.
+        beside: names of tasks that the same program answers too, as `("embed",)` beside generate: one copy of the
+            weights, and one loop, in whose steps texts of all of them meet.
         target: "auto" picks the best device present (`.target` says which), "reference" needs no compiler.
         dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which).
         max_length: tokens a text at most, over what the folder says; never over what the model can take.
@@ -334,8 +344,15 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
-        task=task, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force, progress=progress
-    )
+        task=task, beside=beside, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force,
+        progress=progress,
+    )  # fmt: skip
+
+
+def _names(option: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, (tuple, list)):
+        raise InputError(f"{option} is {reprlib.repr(given)}; a tuple of tasks' names is accepted.")
+    return tuple(given)
 
 
 def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:

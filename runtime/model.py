@@ -269,6 +269,14 @@ class CompiledModel:
         chosen = self.engine.require(self._default() if task is None else task)
         return answering(chosen).answer(self._call(chosen, truncate, batch_size, progress), texts, **options)
 
+    def call(self, task: str) -> Call:
+        """What answers a task, for who reads, runs and finishes requests of several callers together.
+
+        Raises:
+            TaskNotEnabledError, TargetError: as of `answer`.
+        """
+        return self._call(self.engine.require(task), None, None, False)
+
     def _call(self, task: Task, truncate: bool | None, batch_size: int | None, progress: bool | None) -> Call:
         return Call(
             task, self.engine, self._reader, self._tokenizer, self._kept, self.max_length, self._first, truncate,

@@ -94,11 +94,12 @@ class DecodingLoop:
                 self._require_progress()
                 return []
             try:
+                asking = [(place, turn.sequence) for place, turn in enumerate(turns) if turn.asks]
                 output = self._run(turns)
                 for sequence, count in turns:
                     assert sequence.held is not None
                     self.lane.state.commit(sequence.held, sequence.tokens, count)
-                self._answer(turns, output)
+                self._answer(asking, output)
             except BaseException:
                 for sequence, _ in turns:
                     self.scheduler.set_back(sequence)
@@ -127,9 +128,8 @@ class DecodingLoop:
         given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
         return self.lane.state.step(self.lane.executable, self._backend.feed(given))
 
-    def _answer(self, turns: list[Turn], output: Any) -> None:
-        """Sequences whose tokens have all run get a token more, or what they are answered."""
-        asking = [(place, turn.sequence) for place, turn in enumerate(turns) if turn.asks]
+    def _answer(self, asking: list[tuple[int, Sequence]], output: Any) -> None:
+        """Sequences whose tokens have all run, each with its place in the step, get one more, or their answer."""
         if growing := [sequence for _, sequence in asking if not sequence.kinds]:
             (logits,) = self.lane.outputs(output, self.lane.kinds[:1])
             self._choose(logits, growing)

@@ -13,8 +13,8 @@ import numpy as np
 
 from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
-from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import CROSS, Layout, OutputKind, Prefill, Program, Role, Task
+from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
+from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
@@ -213,8 +213,19 @@ class Engine:
             )
         from headrace.lowering.pipeline import prepare
 
+        if joined := [task for task in tasks[1:] if TASK_RULES[task].needs is Needs.DECODING]:
+            first = self.kind(joined[0])
+            tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
         layout = Layout.CACHED if self.in_pieces else self.backend.layout
-        program = prepare(self.program, tasks[0], layout, kinds[1:])
+        try:
+            program = prepare(self.program, tasks[0], layout, kinds[1:])
+        except TraceError as error:
+            if not self.in_pieces:
+                raise
+            raise TargetError(
+                f"With token_budget={self.token_budget} longer texts come in pieces, and {tasks[0]} of this model "
+                f'answers none so: {error} Pass prefill="single_pass", or leave token_budget out.'
+            ) from error
         if self._quantize is not None:
             return self._quantized(program, tasks)
         return Lane(program, self.backend.compile(program), self.state(program))
@@ -322,14 +333,14 @@ class Engine:
                 shown.advance(len(places))
 
     def _in_steps(
-        self, lane: Lane, kinds: Sequence[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
     ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
         for step, outputs in self._read(self._begun(lane, kinds, parts, asked)):
             made = zip(kinds, outputs, strict=True)
             yield step.requests, [self._rows(lane, step, asked, output, kind) for kind, output in made]
 
     def _in_pieces(
-        self, lane: Lane, kinds: Sequence[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
     ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
         """Texts on the loop, each answered with its last piece."""
         loop = self._loop(lane)

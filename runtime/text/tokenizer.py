@@ -109,6 +109,11 @@ class Texts:
             )
         return iter(texts)
 
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that is accepted, None where nothing bounds them."""
+        return self._bound.length
+
     def limited(self, length: int | None, why: str) -> Texts:
         """The same reader, of texts of at most so many tokens where that is fewer."""
         if length is None or (self._bound.length is not None and self._bound.length <= length):

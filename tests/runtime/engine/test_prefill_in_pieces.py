@@ -89,6 +89,12 @@ def test_a_whole_text_in_one_step_stays_bounded(tiny: Any) -> None:
         model(texts(96))
 
 
+def test_what_mixes_tokens_in_no_order_is_refused(tiny: Any) -> None:
+    """FNet has no attention, so nothing types it as bidirectional; its pieces answer otherwise than the whole."""
+    with pytest.raises(headrace.TargetError, match=r'prefill="single_pass", or leave token_budget out'):
+        headrace.compile(tiny("fnet", "AutoModel"), target="reference", pooling="mean", token_budget=BUDGET)
+
+
 def test_explain_names_the_step_that_the_gate_protects(tiny: Any) -> None:
     model = headrace.compile(tiny("qwen3", "AutoModel"), target="reference", pooling="last", token_budget=BUDGET)
     assert "a text of more tokens than token_budget comes in pieces" in model.explain()
