@@ -394,11 +394,29 @@ class CompiledModel:
         return found
 
     def token_classify(
-        self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str] | Iterable[Sequence[str]], aggregation: Aggregation = "none", *,
+        ignore_labels: list[str] | None = None, stride: int | None = None, join: bool = True,
+        scores: bool = False, truncate: bool | None = None, batch_size: int | None = None,
+        progress: bool | None = None,
     ) -> list[list[Entity]]:  # fmt: skip
-        """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
-        return token_classify(self._call(Task.TOKEN_CLASSIFY, truncate, batch_size, progress), texts, aggregation)
+        """The labelled tokens or spans of each text, by transformers' aggregation strategies.
+
+        Args:
+            texts: all of them texts, or all lists of words, each of which is then one word to the aggregation.
+            aggregation: "none" answers token by token, "simple" joins neighbours of one label; "first", "average" and
+                "max" before that give each word one label: its first token's, the best on average, its surest token's.
+            ignore_labels: the labels that are left out, as they are answered; None is ["O"], [] leaves none out.
+            stride: read texts beyond the model's limit in windows that share so many tokens, and join what they find;
+                None refuses or truncates such texts.
+            join: False leaves neighbours of one label apart: one answer a token or word.
+            scores: every label's score beside the best; of single tokens and words alone.
+
+        Raises:
+            InputError: an option that is not as above, or texts that are neither all str nor all lists of words.
+            InputTooLongError: a text beyond the model's limit, without `stride` or truncation.
+        """
+        call = self._call(Task.TOKEN_CLASSIFY, truncate, batch_size, progress)
+        return token_classify(call, texts, aggregation, ignore_labels, stride, join, scores)
 
     def fill_mask(
         self, texts: str | Iterable[str], top: int = 5, *, truncate: bool | None = None,

@@ -31,11 +31,13 @@ class Command:
         says: what it writes, a line for people.
         record: one answer as a JSON object.
         pairs: whether a request may be a pair of texts.
+        words: whether a text may come in words.
     """
 
     says: str
     record: Callable[[Any], dict[str, Any]]
     pairs: bool = False
+    words: bool = False
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,11 @@ class Found(dict[str, list[Any]]):
         found: list[int | None] = self._encodings[row].sequence_ids
         return found
 
+    def word_ids(self, row: int) -> list[int | None]:
+        """For each token the word that it is of, None for the tokenizer's own."""
+        found: list[int | None] = self._encodings[row].word_ids
+        return found
+
 
 class PlainTokenizer:
     """Answers as the transformers tokenizer that wrote the file does; that was checked when it was written."""
@@ -78,14 +83,21 @@ class PlainTokenizer:
         return None if token is None else self.backend_tokenizer.token_to_id(token)
 
     def __call__(
-        self, texts: list[str], pairs: list[str] | None = None, *, add_special_tokens: bool = True, **_options: Any
+        self, texts: list[Any], pairs: list[str] | None = None, *, add_special_tokens: bool = True,
+        is_split_into_words: bool = False, **_options: Any,
     ) -> Found:  # fmt: skip
-        """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
+        """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded.
+
+        Args:
+            is_split_into_words: whether each text is a list of words.
+        """
         given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         # Files bring settings of their own, and whoever asks the library directly leaves some behind.
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.no_truncation()
-        encodings = self.backend_tokenizer.encode_batch(given, add_special_tokens=add_special_tokens)
+        encodings = self.backend_tokenizer.encode_batch(
+            given, is_pretokenized=is_split_into_words, add_special_tokens=add_special_tokens
+        )
         return Found(
             encodings,
             input_ids=[one.ids for one in encodings],

@@ -15,7 +15,7 @@ from headrace.errors import InputError
 from headrace.runtime.tools.cli.waiting import waiting
 from headrace.runtime.tools.inspect.tables import printable
 
-Request = str | tuple[str, str]
+Request = str | tuple[str, str] | list[str]
 # Lines that are read ahead: enough for like lengths to meet in a batch, few enough to hold in memory.
 CHUNK = 1024
 NAMES = {dict: "object", list: "list", bool: "boolean", int: "number", float: "number"}
@@ -29,12 +29,14 @@ class Source:
     Attributes:
         plain: whether a line is a text even where it is JSON.
         pairs: whether a request may be a pair of texts.
+        words: whether a text may come in words.
     """
 
     texts: Sequence[str]
     file: Path | None
     plain: bool = False
     pairs: bool = False
+    words: bool = False
 
     def chunks(self) -> Iterator[Sequence[Request]]:
         """The requests in lists: of lines those that are there, `CHUNK` at most.
@@ -86,13 +88,17 @@ class Source:
         except UnicodeDecodeError as error:
             raise InputError(f"{where} is not UTF-8 (byte {error.start + 1}). Convert it to UTF-8.") from error
         found = line if self.plain else parse(line, where)
-        if not self.pairs and not isinstance(found, str):
+        if not self.pairs and isinstance(found, tuple):
             raise InputError(f'{where} is a pair of texts; this command takes single ones, without "pair".')
+        if not self.words and isinstance(found, list):
+            raise InputError(f'{where} is a text in words; this command takes whole ones, with a string as "text".')
         return found
 
 
 def parse(line: str, where: str) -> Request:
     """The text or pair of a line: a JSON string, an object with "text" and perhaps "pair", or the line itself.
+
+    The text of an object may be a list of words.
 
     Raises:
         InputError: JSON of another form, or an object that breaks off.
@@ -116,7 +122,10 @@ def _from_object(value: dict[str, Any], where: str) -> Request:
     if "text" not in value:
         keys = ", ".join(sorted(value)) or "none"
         raise InputError(f'{where} is a JSON object without "text"; its keys are: {_short(keys)}.')
-    parts = [value["text"]] + ([value["pair"]] if value.get("pair") is not None else [])
+    text = value["text"]
+    if isinstance(text, list) and all(isinstance(word, str) for word in text) and value.get("pair") is None:
+        return text
+    parts = [text] + ([value["pair"]] if value.get("pair") is not None else [])
     for name, part in zip(("text", "pair"), parts, strict=False):
         if not isinstance(part, str):
             raise InputError(f'{where}: "{name}" is a JSON {_kind(part)}, {_short(json.dumps(part))}, and no string.')

@@ -73,7 +73,7 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
         def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
             return map(command.record, compiled.answer(task, chunk, truncate=truncate, batch_size=batch_size, **own))
 
-        serve(opening, task, lines.Source(texts or [], input_, plain, command.pairs), answer)
+        serve(opening, task, lines.Source(texts or [], input_, plain, command.pairs, command.words), answer)
 
     vars(run)["__signature__"] = _signature(run, task, options)
     return run
