@@ -14,6 +14,7 @@ OUTPUTS = {
     OutputKind.SPARSE_EMBEDDING: "sparse_embedding",
     OutputKind.SEQUENCE_LOGITS: "logits",
     OutputKind.TOKEN_LOGITS: "logits",
+    OutputKind.SPAN_LOGITS: "span_logits",
     OutputKind.VOCABULARY_LOGITS: "logits",
     OutputKind.TAPS: "taps",
 }

@@ -25,7 +25,9 @@ class Spans:
         marked: whether the spelling says that a token continues a word, as WordPiece's ## does.
         join: spells tokens as text.
         sides: int64 [t], the text of a pair that each belongs to, 0 or 1; -1 for a token that the tokenizer added.
-        words: int64 [t], of a text that came in words the one that each token is of, -1 for one that is of none.
+        words: int64 [t], the word that each token is of: of those given, else of what the tokenizer takes for words;
+            -1 for one that is of none.
+        split: whether the text came in words.
     """
 
     tokens: list[str]
@@ -35,16 +37,14 @@ class Spans:
     marked: bool
     join: Callable[[list[str]], str]
     sides: NDArray[np.int64]
-    words: NDArray[np.int64] | None = None
+    words: NDArray[np.int64]
+    split: bool = False
 
     def only(self, places: list[int]) -> Spans:
         """The spans of those tokens alone."""
         tokens, offsets = [self.tokens[place] for place in places], [self.offsets[place] for place in places]
-        words = None if self.words is None else self.words[places]
-        return replace(
-            self, tokens=tokens, offsets=offsets, special=self.special[places], unknown=self.unknown[places],
-            sides=self.sides[places], words=words,
-        )  # fmt: skip
+        arrays = {name: getattr(self, name)[places] for name in ("special", "unknown", "sides", "words")}
+        return replace(self, tokens=tokens, offsets=offsets, **arrays)
 
 
 def read_spans(
@@ -62,9 +62,9 @@ def read_spans(
     """
     ids = found[IDS][row]
     special = np.asarray(found["special_tokens_mask"][row], np.bool_)
-    words = np.asarray([-1 if word is None else word for word in found.word_ids(row)], np.int64) if given else None
+    words = np.asarray([-1 if word is None else word for word in found.word_ids(row)], np.int64)
     before = [0, *accumulate(len(word) + 1 for word in given)]
-    starts = np.full(len(ids), start) if words is None else np.asarray([before[word] for word in words])
+    starts = np.asarray([before[word] for word in words]) if given else np.full(len(ids), start)
     offsets = [
         (0, 0) if added else (a + int(first), b + int(first))
         for added, first, (a, b) in zip(special, starts, found["offset_mapping"][row], strict=True)
@@ -78,4 +78,5 @@ def read_spans(
         join=join,
         sides=np.asarray([-1 if side is None else side for side in found.sequence_ids(row)], np.int64),
         words=words,
+        split=bool(given),
     )

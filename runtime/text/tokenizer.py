@@ -118,6 +118,11 @@ class Texts:
         vars(made).update(_bound=Bound(length, why))
         return made
 
+    @property
+    def length(self) -> int | None:
+        """The tokens of a text at most."""
+        return self._bound.length
+
     def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
         """The requests of a call on token ids; see `read_ids`."""
         return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
@@ -174,7 +179,7 @@ class Texts:
             shortened += [number for number, one in enumerate(encoded, part.first) if one.lost]
             yield encoded
         if truncate is None and shortened:
-            self._warn_of_cuts(shortened, len(texts))
+            self.warn_of_cuts(shortened, len(texts))
 
     def whole(self, texts: Sequence[Any], *, pairs: bool = False, first: int = 0) -> list[Encoded]:
         """Token ids of each text however long, with where its tokens stand in it.
@@ -211,7 +216,7 @@ class Texts:
         for number, one in enumerate(found, first):
             self._check(one, number)
         if over and truncate is None:
-            self._warn_of_cuts([first + i for i in over], len(found))
+            self.warn_of_cuts([first + i for i in over], len(found))
         return found
 
     def windows(self, whole: Encoded, stride: int, *, side: int = 0, first: int = 0) -> list[Window]:
@@ -299,7 +304,8 @@ class Texts:
             f"({self._bound.why}){others}. Shorten or split it, or pass truncate=True."
         )
 
-    def _warn_of_cuts(self, shortened: list[int], total: int) -> None:
+    def warn_of_cuts(self, shortened: list[int], total: int) -> None:
+        """Say which texts were truncated though nobody asked for it."""
         warn(
             f"{len(shortened)} of {total} texts, the first of them text {shortened[0]}, were truncated to "
             f"{self._bound.length} tokens ({self._bound.why}). Pass truncate=True to accept that, or truncate=False to "

@@ -25,6 +25,8 @@ class TokenizerFacts:
     """What a tokenizer's file does not say of its use, or says in ways that only transformers reads.
 
     Attributes:
+        cls_token: the one that stands for a whole text.
+        padding_side: "right" or "left"; a question goes before its context where padding would not.
         tidies: whether spaces before punctuation are taken out of what ids decode to.
     """
 
@@ -33,6 +35,8 @@ class TokenizerFacts:
     truncation_side: str
     unk_token: str | None
     mask_token: str | None
+    cls_token: str | None = None
+    padding_side: str = "right"
     tidies: bool = False
 
 
@@ -77,6 +81,7 @@ class PlainTokenizer:
         self.model_max_length, self.truncation_side = facts.model_max_length, facts.truncation_side
         self.mask_token = facts.mask_token
         self.clean_up_tokenization_spaces = facts.tidies
+        self.cls_token_id, self.padding_side = self._id(facts.cls_token), facts.padding_side
         self.unk_token_id, self.mask_token_id = self._id(facts.unk_token), self._id(facts.mask_token)
 
     def _id(self, token: str | None) -> int | None:
@@ -147,6 +152,8 @@ def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
         truncation_side=tokenizer.truncation_side,
         unk_token=tokenizer.unk_token,
         mask_token=tokenizer.mask_token,
+        cls_token=getattr(tokenizer, "cls_token", None),
+        padding_side=tokenizer.padding_side,
     )
     # transformers leaves the spaces of some that ask for that, by their model.
     plains = [PlainTokenizer(folder, replace(read, tidies=tidies)) for tidies in (False, True)]

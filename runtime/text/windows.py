@@ -50,10 +50,16 @@ def cut(whole: Encoded, bound: Bound, stride: int, side: int, backwards: bool) -
     places = np.flatnonzero(whole.spans.sides == side)
     if bound.length is None or whole.length <= bound.length or not len(places):
         return [Window(whole, 0, len(places))]
-    room = bound.length - (whole.length - len(places))
+    own = whole.length - len(places)
+    room = bound.length - own
+    if room < 1:
+        raise InputError(
+            f"A window of {bound.length} tokens ({bound.why}) has room for none of the text beside the {own} tokens "
+            "that stand in every window. Shorten the other text of the pair, or raise that limit."
+        )
     if room <= stride:
         raise InputError(
-            f"stride is {stride}, but a window of {bound.length} tokens ({bound.why}) has room for {max(0, room)} of "
+            f"stride is {stride}, but a window of {bound.length} tokens ({bound.why}) has room for {room} of "
             f"the text. A stride below that is accepted; it is how many tokens neighbouring windows share."
         )
     before, after = range(places[0]), range(places[-1] + 1, whole.length)

@@ -65,7 +65,7 @@ def read_tokens(text: str, spans: Spans) -> list[Token]:
         start, end = spans.offsets[index]
         unknown = bool(spans.unknown[index])
         word = text[start:end] if unknown else spans.tokens[index]
-        if spans.words is None:
+        if not spans.split:
             given, continues = -1, not unknown and _continues(word, start, end, text, spans.marked)
         else:
             given = int(spans.words[index])
