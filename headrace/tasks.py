@@ -35,14 +35,25 @@ def offered(program: Program) -> dict[Task, str]:
 
 def _of_head(program: Program) -> list[Task]:
     """The tasks that the head offers, its default first."""
-    head, labels = program.signature.head, program.facts.labels
-    alone = labels is not None and len(labels.names) == 1 and not program.signature.arrays
-    return [task for task, rules in TASK_RULES.items() if head in rules.heads and (alone or not rules.one_label)]
+    head = program.signature.head
+    return [task for task, rules in TASK_RULES.items() if head in rules.heads and _labelled(program, rules)]
+
+
+def _labelled(program: Program, rules: TaskRules) -> bool:
+    """Whether the labels, of texts, are as the task has them."""
+    labels = None if program.signature.arrays else program.facts.labels
+    if rules.one_label:
+        return labels is not None and len(labels.names) == 1
+    if rules.entails:
+        return labels is not None and len(labels.names) > 1 and labels.entailment is not None
+    return True
 
 
 def _source(head: Head, rules: TaskRules) -> str:
     if rules.one_label:
         return f"the {head} head's single label"
+    if rules.entails:
+        return f"the {head} head's label of entailment"
     return "the model without a head" if head is Head.NONE else f"the {head} head"
 
 

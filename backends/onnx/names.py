@@ -16,6 +16,7 @@ OUTPUTS = {
     OutputKind.MULTI_EMBEDDING: "multi_vectors",
     OutputKind.SEQUENCE_LOGITS: "logits",
     OutputKind.TOKEN_LOGITS: "logits",
+    OutputKind.SPAN_LOGITS: "span_logits",
     OutputKind.VOCABULARY_LOGITS: "logits",
     OutputKind.TAPS: "taps",
 }

@@ -25,6 +25,14 @@ class Labels:
     activation: Activation
     why: str
 
+    @property
+    def entailment(self) -> int | None:
+        """The place of the label that says that a pair's second text follows from its first; None without one.
+
+        The field writes it "entailment" or "ENTAILMENT"; transformers goes by its beginning.
+        """
+        return next((place for place, name in enumerate(self.names) if name.lower().startswith("entail")), None)
+
 
 @dataclass(frozen=True)
 class Pooling:

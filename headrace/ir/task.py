@@ -15,6 +15,9 @@ class Task(StrEnum):
     TOKEN_CLASSIFY = "token_classify"
     SCORE = "score"
     CLASSIFY = "classify"
+    ZERO_SHOT_CLASSIFY = "zero_shot_classify"
+    ANSWER_QUESTION = "answer_question"
+    MULTIPLE_CHOICE = "multiple_choice"
     FILL_MASK = "fill_mask"
     GENERATE = "generate"
     EMBED = "embed"
@@ -40,6 +43,7 @@ class TaskRules:
         outputs: what answers it, the first that the program has.
         heads: the heads that offer it; sentence-transformers modules may offer it besides.
         one_label: whether they do so only with one label, of texts.
+        entails: whether they do so only with a label for what follows from a text, beside others.
         needs: what enables it.
     """
 
@@ -47,6 +51,7 @@ class TaskRules:
     outputs: tuple[OutputKind, ...]
     heads: tuple[Head, ...] = ()
     one_label: bool = False
+    entails: bool = False
     needs: Needs = Needs.ANY_ROUTE
 
 
@@ -55,6 +60,18 @@ TASK_RULES: Mapping[Task, TaskRules] = {
     Task.TOKEN_CLASSIFY: TaskRules("label tokens", (OutputKind.TOKEN_LOGITS,), (Head.TOKEN,), needs=Needs.EVERY_TOKEN),
     Task.SCORE: TaskRules("score pairs of texts", (OutputKind.SEQUENCE_LOGITS,), (Head.SEQUENCE,), one_label=True),
     Task.CLASSIFY: TaskRules("classify texts", (OutputKind.SEQUENCE_LOGITS,), (Head.SEQUENCE,)),
+    Task.ZERO_SHOT_CLASSIFY: TaskRules(
+        "classify texts by labels that each call names", (OutputKind.SEQUENCE_LOGITS,), (Head.SEQUENCE,), entails=True
+    ),
+    Task.ANSWER_QUESTION: TaskRules(
+        "find the parts of a text that answer a question",
+        (OutputKind.SPAN_LOGITS,),
+        (Head.SPAN,),
+        needs=Needs.EVERY_TOKEN,
+    ),
+    Task.MULTIPLE_CHOICE: TaskRules(
+        "choose among texts that go on from one", (OutputKind.SEQUENCE_LOGITS,), (Head.CHOICE,)
+    ),
     Task.FILL_MASK: TaskRules(
         "fill in masked tokens", (OutputKind.VOCABULARY_LOGITS,), (Head.MASKED_LM,), needs=Needs.EVERY_TOKEN
     ),

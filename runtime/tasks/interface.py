@@ -32,11 +32,15 @@ class Command:
         says: what it writes, a line for people.
         record: one answer as a JSON object.
         pairs: whether a request may be a pair of texts.
+        words: whether a text may come in words.
+        keys: what a JSON object calls the two of a pair; the second is a list where it is "choices".
     """
 
     says: str
     record: Callable[[Any], dict[str, Any]]
     pairs: bool = False
+    words: bool = False
+    keys: tuple[str, str] = ("text", "pair")
 
 
 class Each(NamedTuple):

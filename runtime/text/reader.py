@@ -65,12 +65,21 @@ class Reader:
         answered = self._called(columns, offsets, longest)
         return lambda: self._encoded(answered, pieces, offsets, longest)
 
-    def _called(self, columns: list[list[str]], offsets: bool, longest: int | None) -> Any:
+    def read_words(self, texts: list[tuple[str, ...]]) -> list[Encoded]:
+        """Token ids of texts that came in words, with where their tokens stand in the words joined by spaces."""
+        if not texts:
+            return []
+        Reader.asked = True
+        found = self._called([[list(words) for words in texts]], offsets=True, longest=None, split=True)
+        return [self._one(found, row, self._spans(found, row, 0, words)) for row, words in enumerate(texts)]
+
+    def _called(self, columns: list[Any], offsets: bool, longest: int | None, split: bool = False) -> Any:
         with self._guard.lock:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             return self._tokenizer(
                 *columns,
                 add_special_tokens=not self._alone,
+                is_split_into_words=split,
                 padding=False,
                 truncation=longest is not None and not self._tokenizer.is_fast,
                 max_length=longest,
@@ -84,17 +93,19 @@ class Reader:
     def _encoded(self, found: Any, pieces: list[Piece], offsets: bool, longest: int | None) -> list[Encoded]:
         encoded = []
         for row, piece in enumerate(pieces):
-            ids = np.asarray(found[IDS][row], np.int64)
-            types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
-            one = Encoded(ids, types, self._spans(found, row, piece) if offsets else None)
-            if self._tokenizer.is_fast and longest is not None and len(ids) > longest:
+            one = self._one(found, row, self._spans(found, row, piece.start) if offsets else None)
+            if self._tokenizer.is_fast and longest is not None and one.length > longest:
                 one = one.only(kept(found.sequence_ids(row), longest, self._tokenizer.truncation_side))
             encoded.append(one)
         return encoded
 
-    def _spans(self, found: Any, row: int, piece: Piece) -> Spans:
+    def _one(self, found: Any, row: int, spans: Spans | None) -> Encoded:
+        types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
+        return Encoded(np.asarray(found[IDS][row], np.int64), types, spans)
+
+    def _spans(self, found: Any, row: int, start: int, given: tuple[str, ...] = ()) -> Spans:
         with self._guard.lock:
-            return read_spans(self._tokenizer, found, row, piece.start, self.joined)
+            return read_spans(self._tokenizer, found, row, start, self.joined, given)
 
     def joined(self, tokens: list[str]) -> str:
         """Tokens as text."""

@@ -24,8 +24,9 @@ from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.reader import Reader
 from headrace.runtime.text.tokenizer_keys import TYPES
-from headrace.runtime.text.truncation import Piece, about, clip, first_size, grown
-from headrace.runtime.text.validate import many, require_choice
+from headrace.runtime.text.truncation import Piece, about, clip, first_size, grown, kept
+from headrace.runtime.text.validate import many, require_choice, require_words
+from headrace.runtime.text.windows import Window, cut
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class Texts:
         vars(made).update(_bound=Bound(length, why))
         return made
 
+    @property
+    def length(self) -> int | None:
+        """The tokens of a text at most."""
+        return self._bound.length
+
     def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
         """The requests of a call on token ids; see `read_ids`."""
         return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
@@ -172,13 +178,63 @@ class Texts:
         at_once = self._bound.length if cuts and self._tokenizer.is_fast and not pairs else None
         places = in_parts((about(text, most) for text in texts), sizes)
         parts = (self._part(texts[place.start : place.stop], reading, first + place.start) for place in places)
-        cut = list[int]()
+        shortened = list[int]()
         for part, answer in made_ahead(parts, lambda part: self._reader.ask(part.pieces, offsets, at_once)):
             encoded = self._finished(part, answer(), reading, at_once)
-            cut += [number for number, one in enumerate(encoded, part.first) if one.lost]
+            shortened += [number for number, one in enumerate(encoded, part.first) if one.lost]
             yield encoded
-        if truncate is None and cut:
-            self._warn_of_cuts(cut, len(texts))
+        if truncate is None and shortened:
+            self.warn_of_cuts(shortened, len(texts))
+
+    def whole(self, texts: Sequence[Any], *, pairs: bool = False, first: int = 0) -> list[Encoded]:
+        """Token ids of each text however long, with where its tokens stand in it.
+
+        Args:
+            texts: str, or pairs of str where `pairs` is set; or each a list of words, whose tokens' places are those
+                in the words with a space between each two.
+            first: the number of the first text in messages.
+
+        Raises:
+            InputError: something that is no text, some texts in words and some not, or a tokenizer that does not say
+                where tokens stand.
+        """
+        _require(self._tokenizer, offsets=True)
+        if not pairs and any(isinstance(text, (list, tuple)) for text in texts):
+            return self._reader.read_words([require_words(text, number) for number, text in enumerate(texts, first)])
+        reading = Reading(cuts=False, pairs=pairs, before="", offsets=True)
+        requests = [self._request(text, reading, number) for number, text in enumerate(texts, first)]
+        return self._reader.read([Piece(parts) for parts in requests], offsets=True)
+
+    def fitted(self, whole: Sequence[Encoded], *, truncate: bool | None, first: int = 0) -> list[Encoded]:
+        """What `whole` gave, within the bound; arguments and errors as of `ahead`."""
+        require_choice("truncate", truncate)
+        cuts = self._program.facts.text.truncates if truncate is None else bool(truncate)
+        longest, found = self._bound.length, list(whole)
+        over = [i for i, one in enumerate(found) if longest is not None and one.length > longest]
+        if over and not cuts:
+            raise self._too_long(over, Part(first, [], [Piece(())] * len(found)), found)
+        for i in over:
+            spans = found[i].spans
+            assert spans is not None
+            sides = [None if side < 0 else side for side in spans.sides.tolist()]
+            found[i] = found[i].only(kept(sides, longest or 0, self._tokenizer.truncation_side))
+        for number, one in enumerate(found, first):
+            self._check(one, number)
+        if over and truncate is None:
+            self.warn_of_cuts([first + i for i in over], len(found))
+        return found
+
+    def windows(self, whole: Encoded, stride: int, *, side: int = 0, first: int = 0) -> list[Window]:
+        """What `whole` gave of one text, in windows within the bound that share so many tokens with the next.
+
+        Args:
+            side: which text of a pair is cut.
+            first: the text's number in messages.
+        """
+        found = cut(whole, self._bound, stride, side, backwards=self._tokenizer.truncation_side == "left")
+        for window in found:
+            self._check(window.encoded, first)
+        return found
 
     def _part(self, texts: Sequence[Any], reading: Reading, first: int) -> Part:
         requests = [self._request(text, reading, number) for number, text in enumerate(texts, first)]
@@ -253,10 +309,12 @@ class Texts:
             f"({self._bound.why}){others}. Shorten or split it, or pass truncate=True."
         )
 
-    def _warn_of_cuts(self, cut: list[int], total: int) -> None:
+    def warn_of_cuts(self, shortened: list[int], total: int) -> None:
+        """Say which texts were truncated though nobody asked for it."""
         warn(
-            f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
-            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or truncate=False to refuse them."
+            f"{len(shortened)} of {total} texts, the first of them text {shortened[0]}, were truncated to "
+            f"{self._bound.length} tokens ({self._bound.why}). Pass truncate=True to accept that, or truncate=False to "
+            "refuse them."
         )
 
     def _restore(self, chat: Chat, encoded: list[Encoded], reading: Reading) -> None:

@@ -143,7 +143,7 @@ async def label_entities(models: Models, asked: Entities, note: Note) -> dict[st
 
     def found() -> list[list[Entity]]:
         answered = zip(job.rows, texts, job.encoded, strict=True)
-        return [entities(row, labels, text, one, asked.aggregation) for row, text, one in answered]
+        return [entities([row], labels, text, one, Shape(asked.aggregation)) for row, text, one in answered]
 
     data = [
         {"index": place, "entities": [_entity(one) for one in parts]}

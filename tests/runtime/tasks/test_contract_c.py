@@ -27,7 +27,7 @@ def test_a_decoders_token_head_is_refused_with_the_second_hint(tiny: Any) -> Non
     with pytest.raises(headrace.TaskNotEnabledError) as caught:
         lowered.compile(task="token_classify")
     text = str(caught.value)
-    assert "DecoderState with chunked prefill enables: classify, embed, generate, score, sparse_embed." in text
+    assert "DecoderState with chunked prefill enables: classify, embed, generate, multiple_choice, score," in text
     assert "Selected: token_classify." in text
     assert "The model offers: token_classify." in text
     assert 'compile with prefill="single_pass"' in text
@@ -102,7 +102,7 @@ def test_a_task_is_answered_by_its_name_as_by_its_method(tiny: Any) -> None:
 
 def test_nothing_offered(tiny: Any) -> None:
     """C4: an empty set and no exception from `.tasks` on any stage; asking says why."""
-    traced = headrace.trace(tiny("bert", "AutoModelForQuestionAnswering"))
+    traced = headrace.trace(tiny("bert", "AutoModelForPreTraining"))
     assert len(traced.tasks) == 0
     lowered = traced.lower("reference")
     assert list(lowered.tasks) == []

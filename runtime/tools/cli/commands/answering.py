@@ -82,11 +82,12 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
         if out is not None:
             _embed_files(opening, texts or [], out, column, truncate, own)
             return
+        source = lines.Source(texts or [], input_, plain, command.pairs, command.words, command.keys)
 
         def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
             return map(command.record, compiled.answer(task, chunk, truncate=truncate, batch_size=batch_size, **own))
 
-        serve(opening, task, lines.Source(texts or [], input_, plain, command.pairs), answer)
+        serve(opening, task, source, answer)
 
     vars(run)["__signature__"] = _signature(run, task, options)
     return run
