@@ -93,6 +93,7 @@ EXTRAS = {
     "onnx_ir": "export",
     "llguidance": "guided",
     "scipy": "sparse",
+    "pyarrow": "arrow",
 }
 
 

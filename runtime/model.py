@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
@@ -15,41 +14,36 @@ from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.generate.generation import Generation
+from headrace.runtime.methods.embedding import Embedding
+from headrace.runtime.methods.iterating import Iterating
 from headrace.runtime.state.model_state import ModelState
 from headrace.runtime.tasks.classify import Classification, classify
-from headrace.runtime.tasks.embed import embed
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
-from headrace.runtime.tasks.interface import Call
-from headrace.runtime.tasks.multi_embed import multi_embed
-from headrace.runtime.tasks.precision import require_ranges
+from headrace.runtime.tasks.interface import Call, Options, Requests
+from headrace.runtime.tasks.output import NUMPY, as_output
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
-from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
-from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
-from headrace.runtime.text.prompts import side_prompt
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
 from headrace.tasks import Tasks, first_runnable, runnable, select
 
 Pair = tuple[str, str]
-# How many texts an iterator is read ahead, so that like lengths can meet in a batch.
-AHEAD = 1024
 
 
-class CompiledModel:
+class CompiledModel(Embedding, Iterating):
     """What `headrace.compile` returns. Each task is a method; calling the model takes token ids.
 
     Texts come alone or in any iterable but a mapping, a set or a table: a tuple holds requests as a list does. A pair
     of texts is a tuple of two inside it.
 
-    Every text task takes `truncate` (None follows a sentence-transformers folder, else a long text is an error),
-    `batch_size` (None packs by tokens) and `progress` (None shows a bar on a terminal).
+    Every text task takes the options of `headrace.runtime.tasks.interface.Options`: `truncate`, `max_length`,
+    `batch_size` and `progress`. A text that is there more than once is computed once a call. Tasks that answer arrays
+    take `output`, and each has a form over iterators, as `embed_iter`.
     """
 
     def __init__(
@@ -228,8 +222,8 @@ class CompiledModel:
         return self.task
 
     def answer(
-        self, task: str | None, texts: Any, *, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None, **options: Any,
+        self, task: str | None, texts: Any, *, truncate: bool | str | None = None, batch_size: int | None = None,
+        progress: bool | None = None, max_length: int | None = None, output: str = NUMPY, **options: Any,
     ) -> Any:  # fmt: skip
         """What the method of that name answers, for callers that have a task's name; options as there.
 
@@ -241,109 +235,22 @@ class CompiledModel:
             TargetError: this version has no runtime for it.
         """
         chosen = self.engine.require(self._default() if task is None else task)
-        return answering(chosen).answer(self._call(chosen, truncate, batch_size, progress), texts, **options)
+        call = self._call(chosen, truncate, batch_size, progress, max_length)
+        return as_output(answering(chosen).answer(call, texts, **options), output)
 
-    def _call(self, task: Task, truncate: bool | None, batch_size: int | None, progress: bool | None) -> Call:
+    def _call(
+        self, task: Task, truncate: bool | str | None = None, batch_size: int | None = None,
+        progress: bool | None = None, max_length: int | None = None,
+    ) -> Call:  # fmt: skip
+        reader = self._reader if max_length is None else self._reader.bounded(max_length)
         return Call(
-            task, self.engine, self._reader, self._tokenizer, self._kept, self.max_length, self._first, truncate,
-            batch_size, progress,
+            task, self.engine, reader, self._tokenizer, self._kept, max_length or self.max_length, self._first,
+            truncate, batch_size, progress,
         )  # fmt: skip
 
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        prompt: str | None = None,
-        *,
-        prompt_name: str | None = None,
-        precision: str | None = None,
-        ranges: Any = None,
-        truncate: bool | None = None,
-        batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> Array:
-        """One vector a text, float32 [n, d].
-
-        Args:
-            normalize: to unit length; None does as the sentence-transformers folder does, else not.
-            dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
-            prompt: a prompt's name in the folder, or its text; None takes the folder's default.
-            prompt_name: a prompt's name in the folder, and nothing else.
-            precision: "int8" and "uint8" count in 255 steps between each dimension's ranges; "binary" and "ubinary"
-                keep the sign alone, eight a number. None is "float32".
-            ranges: of int8 and uint8, [2, d]: `headrace.ranges_of` a representative set; None takes those of the
-                answer itself.
-        """
-        call = self._call(Task.EMBED, truncate, batch_size, progress)
-        return embed(call, texts, normalize, dimensions, prompt, prompt_name, precision, ranges)
-
-    def embed_query(self, texts: str | Iterable[str], **options: Any) -> Array:
-        """`embed` by the folder's prompt for queries, where it has one. Options as there, but for the prompt."""
-        return self.embed(texts, prompt=side_prompt(self.program, "query"), **options)
-
-    def embed_document(self, texts: str | Iterable[str], **options: Any) -> Array:
-        """`embed` by the folder's prompt for documents, where it has one. Options as there, but for the prompt."""
-        return self.embed(texts, prompt=side_prompt(self.program, "document"), **options)
-
-    def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
-        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`.
-
-        Raises:
-            InputError: a precision that needs ranges, without them: those of some texts are not those of all.
-        """
-        require_ranges(options.get("precision"), options.get("ranges"))
-        source, done = self._reader.drawn(texts), 0
-        while ahead := list(islice(source, AHEAD)):
-            yield from self.counting_from(self._first + done).embed(ahead, **options)
-            done += len(ahead)
-
-    def token_embed(
-        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
-        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
-    ) -> list[Array]:  # fmt: skip
-        """One vector a token, special tokens included: float32 [t, d] a text. Prompts are as for `embed`."""
-        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt, prompt_name)
-
-    def sparse_embed(
-        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
-        max_active: int | None = None, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> SparseVectors:  # fmt: skip
-        """One sparse vector a text, as (indices, weights), with `.csr()` for SciPy. Prompts are as for `embed`.
-
-        Args:
-            max_active: keep so many of the largest numbers; None does as the folder says, else keeps all.
-        """
-        call = self._call(Task.SPARSE_EMBED, truncate, batch_size, progress)
-        return sparse_embed(call, texts, prompt, prompt_name, max_active)
-
-    def multi_embed(
-        self, texts: str | Iterable[str], side: str = "document", prompt: str | None = None, *,
-        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> list[Array]:  # fmt: skip
-        """A vector for each token of a text that scores, float32 [t, d] a text; `similarity` compares such texts.
-
-        Args:
-            side: "query" or "document": each is cut, filled up and scored in its own way, and has its own prompt.
-            prompt: as for `embed`; None takes the side's, where the folder has one.
-        """
-        call = self._call(Task.MULTI_EMBED, truncate, batch_size, progress)
-        return multi_embed(call, texts, side, prompt, prompt_name)
-
-    def sparse_words(self, vectors: SparseVectors, top: int | None = None) -> list[list[tuple[str, float]]]:
-        """The tokens and weights of each vector of `sparse_embed`, the heaviest first: `top` of them, None for all.
-
-        Raises:
-            InputError: the vectors are not over the tokenizer's vocabulary, or there is no tokenizer.
-        """
-        return [words(one, vocabulary_of(self._tokenizer, vectors.width), top) for one in vectors]
-
     def classify(
-        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
-        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None,
+        self, texts: Requests | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
+        prompt_name: str | None = None, **options: Unpack[Options],
     ) -> list[Classification]:  # fmt: skip
         """The best label of each text or pair of texts, with every label's score. Prompts are as for `embed`.
 
@@ -351,12 +258,11 @@ class CompiledModel:
             texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
             raw: the head's logits in place of scores.
         """
-        call = self._call(Task.CLASSIFY, truncate, batch_size, progress)
-        return classify(call, texts, prompt, raw, prompt_name)
+        return classify(self._call(Task.CLASSIFY, **options), texts, prompt, raw, prompt_name)
 
     def score(
         self, pairs: Iterable[Pair], prompt: str | None = None, *, raw: bool = False, prompt_name: str | None = None,
-        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
+        **options: Unpack[Options],
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)].
 
@@ -364,7 +270,7 @@ class CompiledModel:
             prompt: as for `embed`; it goes before the first of the two.
             raw: the head's logit in place of a score.
         """
-        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt, raw, prompt_name)
+        return score(self._call(Task.SCORE, **options), pairs, prompt, raw, prompt_name)
 
     def rank(
         self, query: str, documents: Any, top_k: int | None = None, return_documents: bool = False, **options: Any
@@ -394,18 +300,16 @@ class CompiledModel:
         return found
 
     def token_classify(
-        self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str], aggregation: Aggregation = "none", **options: Unpack[Options]
     ) -> list[list[Entity]]:  # fmt: skip
         """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
-        return token_classify(self._call(Task.TOKEN_CLASSIFY, truncate, batch_size, progress), texts, aggregation)
+        return token_classify(self._call(Task.TOKEN_CLASSIFY, **options), texts, aggregation)
 
     def fill_mask(
-        self, texts: str | Iterable[str], top: int = 5, *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: Requests, top: int = 5, **options: Unpack[Options]
     ) -> list[list[list[Fill]]]:  # fmt: skip
         """For each text and each mask token in it, the likeliest tokens."""
-        return fill_mask(self._call(Task.FILL_MASK, truncate, batch_size, progress), texts, top)
+        return fill_mask(self._call(Task.FILL_MASK, **options), texts, top)
 
     def generate(
         self, prompts: Any, max_new_tokens: int | None = None, *, progress: bool | None = None, **options: Any
@@ -439,14 +343,3 @@ class CompiledModel:
     def _not_yet(self, task: Task) -> NoReturn:
         self.engine.require(task)
         raise AssertionError(f"{task} can be run and has no method")
-
-    def similarity(self, a: Array, b: Array) -> Array:
-        """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m]; or every text of many vectors.
-
-        By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
-        """
-        return similarity(a, b, self.program.facts.similarity)
-
-    def similarity_pairwise(self, a: Array, b: Array) -> Array:
-        """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
-        return similarity_pairwise(a, b, self.program.facts.similarity)

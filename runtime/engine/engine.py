@@ -21,6 +21,7 @@ from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
+from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
@@ -226,20 +227,20 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> list[Array]:
         """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
 
         Args:
             parts: none waits until the requests of the part before are answered.
             count: the requests of all parts together.
-            first: the number of the first in messages.
+            places: where they stand in the caller's list.
 
         Raises:
             NonFiniteError: an answer holds a NaN or an infinity.
         """
         results: list[Array] = [np.empty(0)] * count
-        for requests, rows in self.answered(task, parts, count, batch_size, progress, first):
+        for requests, rows in self.answered(task, parts, count, batch_size, progress, places):
             if isinstance(rows, np.ndarray) and rows.ndim == 2:
                 kept = list(rows.copy())  # they share memory: one array each takes longer to make and to free
             else:
@@ -255,7 +256,7 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> Iterator[tuple[Sequence[int], Rows]]:
         """The answers to some requests at a time, by their places, while the target works on others.
 
@@ -264,12 +265,12 @@ class Engine:
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane = self.lane(task, progress)
-        asked = Asked([], [], batch_size, first)
+        asked = Asked([], [], batch_size, places)
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
-        with reading, bar(f"{task}: {self._noun}", count, progress) as shown:
+        with reading, bar(f"{task}: {self._noun}", places.count(range(count)), progress) as shown:
             for step, output in self._read(self._begun(lane, parts, asked)):
                 yield step.requests, self._rows(lane, step, asked, output)
-                shown.advance(len(step.requests))
+                shown.advance(places.count(step.requests))
 
     def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
         """Each step's output on the host. The target works some steps ahead of what is read back."""
@@ -325,8 +326,8 @@ class Engine:
         if len(step.requests) == 1:
             request = step.requests[0]
             raise OutOfMemoryError(
-                f"Request {asked.first + request}, of {asked.lengths[request]} tokens, needs more memory than is free "
-                f"though it ran alone: {error}. Shorten or split it, or free memory of the device."
+                f"Request {asked.places.number(request)}, of {asked.lengths[request]} tokens, needs more memory than "
+                f"is free though it ran alone: {error}. Shorten or split it, or free memory of the device."
             ) from error
         if self._step_tokens is not None:
             raise OutOfMemoryError(
@@ -343,5 +344,5 @@ class Engine:
         rows: Rows = lane.batcher.rows(step, asked.lengths, output, lane.per_token)
         if not np.isfinite(output).all():  # it may be padding's alone
             for request, row in zip(step.requests, rows, strict=True):
-                require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
+                require_finite(row, f"The answer to request {asked.places.number(request)}", self.program.dtype)
         return rows

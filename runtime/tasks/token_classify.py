@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from headrace.errors import InputError
 from headrace.ir import Activation, Labels
+from headrace.runtime.places import Places
 from headrace.runtime.tasks.activation import Floats, activate
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.tasks.records import scored
@@ -44,7 +45,7 @@ def token_classify(
     call.lane()
     labels = call.program.facts.labels
     assert labels is not None
-    encoded = call.texts().encode(listed, truncate=call.truncate, offsets=True, first=call.first)
+    encoded = call.texts().encode(listed, truncate=call.truncate, offsets=True, places=Places(call.first))
     answered = zip(call.encoded_rows(encoded), listed, encoded, strict=True)
     return [entities(row, labels, text, request, aggregation) for row, text, request in answered]
 
