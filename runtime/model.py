@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Unpack
+from typing import Any, Unpack
 
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
@@ -30,6 +30,7 @@ from headrace.runtime.text.prefetch import PACKED, WHOLE
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
+from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, runnable, select
 
 Pair = tuple[str, str]
@@ -87,6 +88,8 @@ class CompiledModel(Embedding, Iterating):
         self._first, self._kept = 0, dict[Any, Any]()
         self.max_length, self.side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
+        # Of a model that was read back: the folder, the target and the trust that `headrace.load` was given.
+        self.read_from: tuple[str, str, bool | None] | None = None
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -131,15 +134,29 @@ class CompiledModel(Embedding, Iterating):
             token_budget=self.engine.token_budget, **options,
         )  # fmt: skip
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: executables are neither.
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What was read back from a folder pickles as that folder, which whoever unpickles it loads as it was loaded.
 
         Raises:
-            ArtifactError: always.
+            ArtifactError: the model lies in no folder, and executables are not pickled.
         """
-        raise ArtifactError(
-            "A compiled model is not pickled or copied. Save it to a folder, and headrace.load that in every process."
-        )
+        from headrace.runtime.artifact.saved_model import load
+
+        if self.read_from is None:
+            raise ArtifactError(
+                f"{self!r} was compiled in memory, and executables are not pickled or copied. Save it, and pickle what "
+                "is read back: model.save(FOLDER), headrace.load(FOLDER)."
+            )
+        return load, self.read_from, {"_first": self._first}
+
+    def __repr__(self) -> str:
+        """The model, its tasks, target and dtype."""
+        tasks = ", ".join(self.tasks) or "no task"
+        return line("CompiledModel", self.program.source.name, f"{tasks}; {self.target}, {self.dtype}")
+
+    def _repr_html_(self) -> str:
+        """`explain` as a page, in notebooks."""
+        return frame(self.explain("html"))
 
     def counting_from(self, first: int) -> CompiledModel:
         """The same model, whose messages number texts from `first`: for a list that is handed over in pieces.
@@ -339,7 +356,3 @@ class CompiledModel(Embedding, Iterating):
         Options and errors as of `generate`. Who stops reading ends what was begun.
         """
         return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
-
-    def _not_yet(self, task: Task) -> NoReturn:
-        self.engine.require(task)
-        raise AssertionError(f"{task} can be run and has no method")

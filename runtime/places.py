@@ -57,7 +57,7 @@ IN_ORDER = Places()
 
 def once(requests: list[Any], first: int = 0) -> tuple[list[Any], Places]:
     """Each request once, in the order in which they come first, and where it stands."""
-    keys = [one if type(one) is str else _key(one) for one in requests]
+    keys = [one if isinstance(one, str) else _key(one) for one in requests]
     found: dict[Hashable, list[int]] = {}
     if len(set(keys)) == len(keys):
         return requests, Places(first)
@@ -69,13 +69,20 @@ def once(requests: list[Any], first: int = 0) -> tuple[list[Any], Places]:
 
 def _key(request: Any) -> Hashable:
     """What two requests have in common where one answers for both; of what need not be a request, itself alone."""
-    if isinstance(request, str):
-        return request
     if isinstance(request, Encoded):
         types = None if request.types is None else request.types.tobytes()
         return request.ids.tobytes(), types, request.unseen
-    if isinstance(request, (tuple, list)) and {type(part) for part in request} in ({str}, {int}):
+    if isinstance(request, (tuple, list)) and (_all_text(request) or _all_numbers(request)):
         return tuple(request)
     if isinstance(request, np.ndarray) and request.ndim == 1 and request.dtype.kind in "iu":
         return tuple(request.tolist())
     return "alone", id(request)
+
+
+def _all_text(parts: Sequence[Any]) -> bool:
+    return all(isinstance(part, str) for part in parts)
+
+
+def _all_numbers(parts: Sequence[Any]) -> bool:
+    # A bool is equal to a number, and is refused where that is not.
+    return all(isinstance(part, int) and not isinstance(part, bool) for part in parts)

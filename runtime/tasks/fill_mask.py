@@ -11,6 +11,7 @@ import numpy as np
 from headrace.errors import InputError
 from headrace.runtime.places import Places
 from headrace.runtime.tasks.interface import Answering, Call
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.validate import counts
 
@@ -18,7 +19,7 @@ Decode = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True)
-class Fill:
+class Fill(Record):
     """One token for one mask: its text, its id and its probability."""
 
     token: str

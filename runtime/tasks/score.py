@@ -10,13 +10,14 @@ from typing import Any
 from headrace.errors import InputError
 from headrace.runtime.tasks.classify import Raw, classified
 from headrace.runtime.tasks.interface import Answering, Call, Prompt, PromptName
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts, many
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranked(Record):
     """A document's place in the list that was ranked, its score, and the document itself where it was asked for."""
 
     index: int

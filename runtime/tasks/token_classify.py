@@ -15,6 +15,7 @@ from headrace.ir import Activation, Labels
 from headrace.runtime.places import Places
 from headrace.runtime.tasks.activation import Floats, activate
 from headrace.runtime.tasks.interface import Answering, Call, Command
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.spans import Spans
@@ -26,7 +27,7 @@ OUTSIDE = "O"
 
 
 @dataclass(frozen=True)
-class Entity:
+class Entity(Record):
     """A labelled part of a text: `text[start:end]`; `word` is that part as the tokenizer spells it."""
 
     label: str
