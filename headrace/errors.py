@@ -93,7 +93,7 @@ EXTRAS = {
     "onnx_ir": "export",
     "llguidance": "guided",
     "scipy": "sparse",
-    "pyarrow": "corpora",
+    "pyarrow": "arrow",
     **dict.fromkeys(("starlette", "uvicorn", "pydantic", "orjson", "prometheus_client"), "serve"),
 }
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from headrace import debug
 from headrace.backends import backend as find_backend
+from headrace.backends import target_of
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
@@ -28,6 +29,7 @@ from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
+from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, require_any, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
@@ -86,9 +88,18 @@ class Traced:
         chosen, _ = select(self.analysed, None)
         return explain(self.analysed, form, task=chosen)
 
-    def lower(self, target: str = "auto") -> Lowered:
-        """Decide for a target."""
-        backend = find_backend(target, compiles=False)
+    def __repr__(self) -> str:
+        """The model, and its tasks where they have been worked out."""
+        known = "analysed" in vars(self)
+        return line("Traced", self.program.source.name, (", ".join(self.tasks) or "no task") if known else "traced")
+
+    def _repr_html_(self) -> str:
+        """`explain` as a page, in notebooks."""
+        return frame(self.explain("html"))
+
+    def lower(self, target: str = "auto", device: Any = None) -> Lowered:
+        """Decide for a target, or a device in its place."""
+        backend = find_backend(target_of(device, target), compiles=False)
         return Lowered(self.analysed, backend, self.tokenizer, self.side_files, self.brought)
 
 
@@ -132,6 +143,15 @@ class Lowered:
         """Attention, tower, tasks and what the target will do, as "text" or "html"."""
         chosen, _ = select(self.program, None)
         return explain(self.program, form, target=self.backend.name, task=chosen, plan=self.plan())
+
+    def __repr__(self) -> str:
+        """The model, its tasks, target and dtype."""
+        tasks = ", ".join(self.tasks) or "no task"
+        return line("Lowered", self.program.source.name, f"{tasks}; {self.backend.name}, {self.program.dtype}")
+
+    def _repr_html_(self) -> str:
+        """`explain` as a page, in notebooks."""
+        return frame(self.explain("html"))
 
     @in_turn
     def plan(self, task: str | None = None) -> tuple[Any, ...]:
@@ -287,9 +307,9 @@ def trace(
     return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files, state)
 
 
-def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
-    """Trace a model and decide for a target. Options as for `trace`."""
-    backend = find_backend(target, compiles=False)
+def lower(model: Source, *, target: str = "auto", device: Any = None, **options: Any) -> Lowered:
+    """Trace a model and decide for a target, or a device in its place. Options as for `trace`."""
+    backend = find_backend(target_of(device, target), compiles=False)
     traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
         return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
@@ -313,6 +333,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool | None = None,
+    device: Any = None,
 ) -> CompiledModel:
     """Load, trace, decide and compile a model.
 
@@ -330,7 +351,8 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
             answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
         force: keep a quantised model whose answers fail that gate.
-        progress: show progress on stderr; None on a terminal only.
+        progress: show progress on stderr; None on a terminal or in a notebook only.
+        device: in place of a target, as torch and transformers name it: "cpu", "cuda:1", a torch.device, or a number.
 
     The other arguments are `trace`'s.
 
@@ -338,6 +360,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         HeadraceError: whatever cannot be loaded, traced, typed, served or run here; each says what to do.
     """
     require_choice("force", force)
+    target = target_of(device, target)
     require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
         model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, task=task,

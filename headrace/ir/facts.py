@@ -19,11 +19,15 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of a head's outputs in order, what scores them, and the source of that rule."""
+    """The names of a head's outputs in order, what scores them, and the source of that rule.
+
+    `named` is whether the folder names what scores them, as a cross-encoder's does.
+    """
 
     names: tuple[str, ...]
     activation: Activation
     why: str
+    named: bool = False
 
     @property
     def entailment(self) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends import backend as find_backend
+from headrace.backends import target_of
 from headrace.backends.interface import Backend, Executable
 from headrace.errors import ArtifactError, HeadraceError, missing_library
 from headrace.frontend.compat import operators
@@ -71,7 +72,9 @@ def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:
     }
 
 
-def load(folder: str | Path, target: str = "auto", trust: bool | None = None) -> CompiledModel:
+def load(
+    folder: str | Path, target: str = "auto", trust: bool | None = None, *, device: Any = None
+) -> CompiledModel:  # fmt: skip
     """Load what `CompiledModel.save` or `CompiledModel.export_onnx` wrote.
 
     Args:
@@ -79,20 +82,22 @@ def load(folder: str | Path, target: str = "auto", trust: bool | None = None) ->
         trust: a model saved for a target of torch is a program, which loading runs. None trusts one that this user
             saved on this machine and that nobody else can write to; True any. An ONNX model is none, and is not asked
             about.
+        device: in place of a target, as `headrace.compile` takes it: where the model runs of what it was compiled for.
 
     Raises:
         ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
     """
     with ExitStack() as opened:
-        model = _read(opened.enter_context(held(path_of(folder))), target, trust)
+        model = _read(opened.enter_context(held(path_of(folder))), target, trust, device)
         # It reads some of its files later, and when it is saved again: they stay its own until it goes.
         weakref.finalize(model.engine, opened.pop_all().close)
+    model.read_from = (str(path_of(folder).absolute()), str(model.engine.backend.target), trust)
     return model
 
 
-def _read(folder: Path, target: str, trust: bool | None) -> CompiledModel:
+def _read(folder: Path, target: str, trust: bool | None, device: Any) -> CompiledModel:
     program, manifest = decided(folder)
-    backend = _backend(folder, manifest, target)
+    backend = _backend(folder, manifest, target, device)
     _check_libraries(folder, manifest["libraries"])
     if backend.runs_code:
         check_trust(folder, manifest["digest"], trust)
@@ -205,11 +210,20 @@ def _lane(
     return Lane(program, ReadBack(backend.load(folder / name, program), folder), state(program))
 
 
-def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:
+def _backend(folder: Path, manifest: Mapping[str, Any], target: str, device: Any) -> Backend:
     made = str(manifest["target"])
+    if device is not None:
+        target = _placed(made, target_of(device, target))
     if target != AUTO and parse_target(target).kind != made:
         raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
     return find_backend(made if target == AUTO else target, compiles=False)
+
+
+def _placed(made: str, place: str) -> str:
+    """The target of that kind at the place that a target of torch's has."""
+    if made == "onnx":
+        return made if place == "cpu" else f"{made}:{place}"
+    return made if (made, place) == ("reference", "cpu") else place
 
 
 def _check_libraries(folder: Path, libraries: Any) -> None:

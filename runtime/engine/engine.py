@@ -22,6 +22,7 @@ from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
 from headrace.runtime.engine.sequence import Sequence as Growing
+from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.encoded import Encoded
@@ -272,20 +273,20 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> list[Array]:
         """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
 
         Args:
             parts: none waits until the requests of the part before are answered.
             count: the requests of all parts together.
-            first: the number of the first in messages.
+            places: where they stand in the caller's list.
 
         Raises:
             NonFiniteError: an answer holds a NaN or an infinity.
         """
         results: list[Array] = [np.empty(0)] * count
-        for requests, rows in self.answered(task, parts, count, batch_size, progress, first):
+        for requests, rows in self.answered(task, parts, count, batch_size, progress, places):
             if isinstance(rows, np.ndarray) and rows.ndim == 2:
                 kept = list(rows.copy())  # they share memory: one array each takes longer to make and to free
             else:
@@ -301,14 +302,14 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> Iterator[tuple[Sequence[int], Rows]]:
         """The answers to some requests at a time, by their places, while the target works on others.
 
         Arguments and errors as of `run_parts`. What comes is good until the next is asked for.
         """
-        for places, (rows,) in self.answered_together((task,), parts, count, batch_size, progress, first):
-            yield places, rows
+        for requests, (rows,) in self.answered_together((task,), parts, count, batch_size, progress, places):
+            yield requests, rows
 
     def answered_together(
         self,
@@ -317,20 +318,19 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
         """`answered` of several tasks in one pass: what each task is answered from, in their order."""
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
-        asked = Asked([], [], batch_size, first)
-        looped = lane.program.form.layout is Layout.CACHED
+        asked = Asked([], [], batch_size, places)
+        run = self._in_pieces if lane.program.form.layout is Layout.CACHED else self._in_steps
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
-        with reading, bar(f"{', '.join(tasks)}: {self._noun}", count, progress) as shown:
-            run = self._in_pieces if looped else self._in_steps
-            for places, rows in run(lane, kinds, parts, asked):
-                yield places, rows
-                shown.advance(len(places))
+        with reading, bar(f"{', '.join(tasks)}: {self._noun}", places.count(range(count)), progress) as shown:
+            for requests, rows in run(lane, kinds, parts, asked):
+                yield requests, rows
+                shown.advance(places.count(requests))
 
     def _in_steps(
         self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
@@ -352,7 +352,7 @@ class Engine:
                     loop.step()
                     over = {sequence: growing[sequence] for sequence in growing if sequence.finished}
                     for sequence, place in over.items():
-                        self._require_answer(sequence, asked.first + place)
+                        self._require_answer(sequence, asked.places.number(place))
                         del growing[sequence]
                     if over:
                         yield list(over.values()), [[sequence.answer[kind] for sequence in over] for kind in kinds]
@@ -423,8 +423,8 @@ class Engine:
         if len(step.requests) == 1:
             request = step.requests[0]
             raise OutOfMemoryError(
-                f"Request {asked.first + request}, of {asked.lengths[request]} tokens, needs more memory than is free "
-                f"though it ran alone: {error}. Shorten or split it, or free memory of the device."
+                f"Request {asked.places.number(request)}, of {asked.lengths[request]} tokens, needs more memory than "
+                f"is free though it ran alone: {error}. Shorten or split it, or free memory of the device."
             ) from error
         if self._step_tokens is not None:
             raise OutOfMemoryError(
@@ -441,7 +441,7 @@ class Engine:
         rows = lane.rows(step, asked.lengths, output, kind)
         if not np.isfinite(output).all():  # it may be padding's alone
             for request, row in zip(step.requests, rows, strict=True):
-                require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
+                require_finite(row, f"The answer to request {asked.places.number(request)}", self.program.dtype)
         return rows
 
 

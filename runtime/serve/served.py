@@ -46,7 +46,7 @@ class Served:
         task = next(iter(self.model.tasks), None)
         if task is None or self.program.signature.arrays:
             return self.program.facts.limits.length
-        return self.model.call(task).texts().longest
+        return self.model.call(task).texts().length
 
     @cached_property
     def width(self) -> int:

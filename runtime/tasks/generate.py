@@ -14,6 +14,7 @@ from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
 from headrace.runtime.generate.generation import Generation
 from headrace.runtime.generate.writer import Writer
+from headrace.runtime.places import Places
 from headrace.runtime.progress import bar
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.text.encoded import Encoded
@@ -114,7 +115,7 @@ def begin(
     sources: list[Request] = []
     if call.program.signature.arrays:
         prompts = call.drawn(prompts)
-        parts = call.reader.ahead(prompts, first=call.first, sizes=WHOLE, truncate=None)
+        parts = call.reader.ahead(prompts, places=Places(call.first), sizes=WHOLE, truncate=None)
         sources = list(chain.from_iterable(parts))
     begun = []
     for place, (ids, answers) in enumerate(writer.asked(loop, prompts, template, **given)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from headrace.ir import Program, Task
+from headrace.runtime.places import Places, once
 from headrace.tasks import answering
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # An option of a task is a parameter of its function; the words beside its type are the command line's, which has none
 # of those without words.
 Prompt = Annotated[str | None, "A prompt's name in the folder, or its text."]
+# Texts, token ids, both, or arrays: one alone, or any number in an order.
+Requests = str | Iterable[Any]
 PromptName = Annotated[str | None, "A prompt's name in the folder, and nothing else."]
 
 
@@ -72,6 +75,23 @@ class Answering:
     each: Callable[[Call], Each] | None = None
 
 
+class Options(TypedDict, total=False):
+    """The options that every task has.
+
+    Attributes:
+        truncate: whether to cut longer texts; None follows a sentence-transformers folder, else a long text is an
+            error. Of pairs also "longest_first" (as True), "only_first" and "only_second".
+        max_length: tokens a text at most in this call, over what the folder and `headrace.compile` say.
+        batch_size: requests in a step at most; None packs by tokens.
+        progress: whether to show a bar; None does on a terminal and in a notebook.
+    """
+
+    truncate: bool | str | None
+    max_length: int | None
+    batch_size: int | None
+    progress: bool | None
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of a task: what runs it, and the options that every task has.
@@ -91,7 +111,7 @@ class Call:
     kept: dict[Any, Any]
     max_length: int | None
     first: int
-    truncate: bool | None = None
+    truncate: bool | str | None = None
     batch_size: int | None = None
     progress: bool | None = None
 
@@ -113,14 +133,21 @@ class Call:
         """The texts or arrays that were given, one alone as a list of one."""
         return list(self.reader.drawn(given, pairs=pairs))
 
+    def once(self, listed: list[Any]) -> tuple[list[Any], Places]:
+        """Each of the requests once, and where it stands among all: the same is computed once."""
+        return once(listed, self.first)
+
     def rows(self, listed: list[Any], **options: Any) -> list[Array]:
         """The raw output of each, in order. Some are read while others run; options are the reader's."""
-        return self._run(self._parts(listed, options), len(listed))
+        kept, places = self.once(listed)
+        return self.rows_of(self._parts(kept, places, options), len(kept), places)
 
     def answered(self, listed: list[Any], **options: Any) -> Iterator[tuple[Sequence[int], Rows]]:
         """`rows` as they come, by their places: what comes is good until the next is asked for."""
-        parts = self._parts(listed, options)
-        return self.engine.answered(self.task, parts, len(listed), self.batch_size, self.progress, self.first)
+        kept, places = self.once(listed)
+        parts = self._parts(kept, places, options)
+        steps = self.engine.answered(self.task, parts, len(kept), self.batch_size, self.progress, places)
+        return (places.step(*step) for step in steps)
 
     def answered_together(
         self, tasks: Sequence[Task], listed: list[Any], requests: list[Request], **options: Any
@@ -130,12 +157,17 @@ class Call:
         Args:
             requests: each text as it was read is added to it, before what is answered to it comes.
         """
-        parts = kept(self._parts(listed, options, tasks), requests)
-        return self.engine.answered_together(tasks, parts, len(listed), self.batch_size, self.progress, self.first)
+        places = Places(self.first)
+        parts = kept(self._parts(listed, places, options, tasks), requests)
+        return self.engine.answered_together(tasks, parts, len(listed), self.batch_size, self.progress, places)
 
-    def rows_of(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
-        """The raw output of requests that come in parts, as a reader's `ahead` gives them."""
-        return self._run(parts, count)
+    def rows_of(
+        self, parts: Iterable[Sequence[Request]], count: int, places: Places | None = None
+    ) -> list[Array]:  # fmt: skip
+        """The raw output of requests that come in parts, as a reader's `ahead` gives them, in the caller's order."""
+        places = places or Places(self.first)
+        made = self.engine.run_parts(self.task, parts, count, self.batch_size, self.progress, places)
+        return places.spread(made)
 
     def sizes(self) -> Any:
         """Of the parts in which a reader reads ahead."""
@@ -143,7 +175,8 @@ class Call:
 
     def encoded_rows(self, encoded: list[Encoded]) -> list[Array]:
         """The raw output of texts that are tokenised."""
-        return self._run([encoded], len(encoded))
+        kept, places = self.once(encoded)
+        return self.rows_of([kept], len(kept), places)
 
     def texts(self) -> Texts:
         """The reader of texts, for answers that are parts of a text.
@@ -158,13 +191,10 @@ class Call:
         return self.reader
 
     def _parts(
-        self, listed: list[Any], options: dict[str, Any], tasks: Sequence[Task] = ()
+        self, listed: list[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
     ) -> Iterator[Sequence[Request]]:
         sizes = self.engine.sizes(*(tasks or (self.task,)))
-        return self.reader.ahead(listed, first=self.first, sizes=sizes, truncate=self.truncate, **options)
-
-    def _run(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
-        return self.engine.run_parts(self.task, parts, count, self.batch_size, self.progress, self.first)
+        return self.reader.ahead(listed, places=places, sizes=sizes, truncate=self.truncate, **options)
 
 
 def kept(parts: Iterable[Sequence[Request]], requests: list[Request]) -> Iterator[Sequence[Request]]:

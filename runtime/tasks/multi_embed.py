@@ -34,13 +34,14 @@ def multi_embed(
     chosen = one_prompt(call.program, prompt, prompt_name)
     reader = call.texts().limited(length_of(rules, side), f"the model's {side} length")
     listed = call.drawn(texts)
+    kept, places = call.once(listed)
     read = reader.ahead(
-        listed, truncate=call.truncate, first=call.first, sizes=call.sizes(),
+        kept, truncate=call.truncate, places=places, sizes=call.sizes(),
         prompt=side_prompt(call.program, side) if chosen is None else chosen,
     )  # fmt: skip
     scoring: list[NDArray[np.bool_]] = []
-    rows = call.rows_of(_filled(read, rules, side, scoring), len(listed))
-    return [np.asarray(one)[kept] for one, kept in zip(rows, scoring, strict=True)]
+    rows = call.rows_of(_filled(read, rules, side, scoring), len(kept), places)
+    return [np.asarray(one)[scored] for one, scored in zip(rows, places.spread(scoring), strict=True)]
 
 
 def length_of(rules: Interaction, side: str) -> int | None:

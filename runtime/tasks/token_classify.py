@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 
 from headrace.errors import InputError
 from headrace.ir import Labels
+from headrace.runtime.places import Places
 from headrace.runtime.tasks.interface import Answering, Call, Command
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.tasks.parts.groups import OUTSIDE, Group, grouped, surest
 from headrace.runtime.tasks.parts.tagged import AGGREGATIONS, Aggregation, Tagger, Unit, read_tokens
 from headrace.runtime.tasks.records import scored
@@ -28,7 +30,7 @@ Scores = Annotated[bool, "Every label's score, of each token or word."]
 
 
 @dataclass(frozen=True)
-class Entity:
+class Entity(Record):
     """A labelled part of a text: `text[start:end]`; `word` is that part as the tokenizer spells it.
 
     Of a text that came in words, the characters are counted in the words with a space between each two.
@@ -102,7 +104,7 @@ def _encoded(call: Call, listed: list[Any], whole: bool) -> list[Encoded]:
     """The texts' tokens with spans, within the model's bound or whole."""
     reader = call.texts()
     if not whole and all(isinstance(text, str) for text in listed):
-        return reader.encode(listed, truncate=call.truncate, offsets=True, first=call.first)
+        return reader.encode(listed, truncate=call.truncate, offsets=True, places=Places(call.first))
     found = reader.whole(listed, first=call.first)
     return found if whole else reader.fitted(found, truncate=call.truncate, first=call.first)
 
@@ -130,7 +132,7 @@ def read_shape(aggregation: Any, ignore_labels: Any, join: Any, scores: Any) -> 
     return shape
 
 
-def _require_stride(stride: Any, truncate: bool | None) -> None:
+def _require_stride(stride: Any, truncate: Any) -> None:
     if stride is not None and not counts(stride, least=0):
         raise InputError(f"stride is {stride!r}, the tokens that neighbouring windows share; an int of 0 and above is.")
     if stride is not None and truncate is not None:

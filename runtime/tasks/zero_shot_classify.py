@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.ir import Activation
+from headrace.runtime.places import Places
 from headrace.runtime.tasks.activation import activate
 from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.truncation import read_truncate
 from headrace.runtime.text.validate import require_choice
 
 TEMPLATE = "This example is {}."
@@ -53,20 +55,19 @@ def zero_shot_classify(
 
 def _encoded(call: Call, texts: list[str], hypotheses: list[str]) -> list[Encoded]:
     """Each text with each hypothesis; where long texts are cut, the text gives way and never the hypothesis."""
-    require_choice("truncate", call.truncate)
-    cuts = call.program.facts.text.truncates if call.truncate is None else call.truncate
+    cuts = read_truncate(call.program.facts.text.truncates if call.truncate is None else call.truncate, pairs=False)
     reader, found, shortened = call.texts(), list[Encoded](), list[int]()
     end = -1 if call.tokenizer is not None and call.tokenizer.truncation_side == "left" else 0
     for number, text in enumerate(texts, call.first):
         whole = reader.whole([(text, hypothesis) for hypothesis in hypotheses], pairs=True, first=number)
         windows = [reader.windows(one, 0, side=0, first=number) for one in whole]
         if any(len(one) > 1 for one in windows):
-            if not cuts:
+            if cuts is None:
                 reader.fitted([max(whole, key=lambda one: one.length)], truncate=False, first=number)
-            shortened.append(number)
+            shortened.append(number - call.first)
         found += [one[end].encoded for one in windows]
     if shortened and call.truncate is None:
-        reader.warn_of_cuts(shortened, len(texts))
+        reader.warn_of_cuts(shortened, len(texts), Places(call.first))
     return found
 
 

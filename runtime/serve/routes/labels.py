@@ -17,7 +17,7 @@ from headrace.runtime.serve.endpoint import Body, Note, Route
 from headrace.runtime.serve.routes.inputs import Model, PromptName, Texts, Truncate, listed
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.classify import Classification, classification
-from headrace.runtime.tasks.token_classify import Entity, entities
+from headrace.runtime.tasks.token_classify import Entity, Shape, entities
 from headrace.runtime.text.prompts import one_prompt
 
 
