@@ -37,13 +37,14 @@ def _of_head(program: Program) -> list[Task]:
     """The tasks that the head offers, its default first."""
     head, labels = program.signature.head, program.facts.labels
     alone = labels is not None and len(labels.names) == 1 and not program.signature.arrays
-    return [task for task, rules in TASK_RULES.items() if head in rules.heads and (alone or not rules.one_label)]
+    offers = [task for task, rules in TASK_RULES.items() if head in rules.heads and (alone or not rules.one_label)]
+    return [task for task in offers if task is not Task.RAW or program.facts.raw]
 
 
 def _source(head: Head, rules: TaskRules) -> str:
     if rules.one_label:
         return f"the {head} head's single label"
-    return "the model without a head" if head is Head.NONE else f"the {head} head"
+    return {Head.NONE: "the model without a head", Head.OTHER: "its own head"}.get(head, f"the {head} head")
 
 
 def enabled(route: Route, prefill: Prefill) -> frozenset[Task]:

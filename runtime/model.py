@@ -23,6 +23,7 @@ from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call
 from headrace.runtime.tasks.multi_embed import multi_embed
 from headrace.runtime.tasks.precision import require_ranges
+from headrace.runtime.tasks.raw import Raw, parted, raw
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
 from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
@@ -199,13 +200,14 @@ class CompiledModel:
         token_ids: Sequence[Sequence[int]] | Array,
         task: str | None = None,
         token_type_ids: Sequence[Sequence[int]] | Array | None = None,
-    ) -> list[Array]:
+    ) -> list[Any]:
         """Raw outputs for token ids, one array a request: logits, vectors or rows before activation and labels.
 
         Requests may differ in length and hold no padding: every id that is given counts as text.
 
         Returns:
-            float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
+            float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones. Of a head that no other
+            task is of, its arrays by name, as `raw` answers.
 
         Raises:
             InputError: the task is generate, whose answers are made a token at a time.
@@ -219,7 +221,8 @@ class CompiledModel:
         # To check ids takes no time to speak of, unless the device is fast and could have begun.
         sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE
         count, parts = self._reader.raw(token_ids, token_type_ids, sizes)
-        return self.engine.run_parts(wanted, parts, count, progress=False)
+        answers = self.engine.run_parts(wanted, parts, count, progress=False)
+        return parted(answers, self.program.facts.raw) if wanted == Task.RAW else answers
 
     def _default(self) -> Task:
         if self.task is None:
@@ -399,6 +402,23 @@ class CompiledModel:
     ) -> list[list[Entity]]:  # fmt: skip
         """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
         return token_classify(self._call(Task.TOKEN_CLASSIFY, truncate, batch_size, progress), texts, aggregation)
+
+    def raw(
+        self, texts: Any, *, truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None
+    ) -> list[Raw]:
+        """What the model's own head returns of each text or array, where no other task is of it.
+
+        Such are question answering, next sentences, replaced tokens, speech recognition (CTC) and what a model returns
+        besides its hidden rows.
+
+        Returns:
+            Of each text the float32 arrays that the model returns, by the model's own names: [tokens, ...] where there
+            is a row a token, [...] where there is one of the text.
+
+        Raises:
+            TaskNotEnabledError: the head is one that another task is of, or returns what follows no text.
+        """
+        return raw(self._call(self.engine.require(Task.RAW), truncate, batch_size, progress), texts)
 
     def fill_mask(
         self, texts: str | Iterable[str], top: int = 5, *, truncate: bool | None = None,

@@ -36,7 +36,7 @@ OFFERS = {
     (Head.SEQ2SEQ_LM, 0): {"generate", "embed", "token_embed"},
     (Head.OTHER, 0): set(),
 }
-TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "multi_embed"}
+TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "multi_embed", "raw"}
 POOLED = {"embed", "classify", "score", "sparse_embed"}
 
 

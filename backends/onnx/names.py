@@ -15,6 +15,7 @@ OUTPUTS = {
     OutputKind.SEQUENCE_LOGITS: "logits",
     OutputKind.TOKEN_LOGITS: "logits",
     OutputKind.VOCABULARY_LOGITS: "logits",
+    OutputKind.RAW: "raw",
     OutputKind.TAPS: "taps",
 }
 # What finished answers are called: vectors at the length that the folder asks for, scores by the labels' rule.

@@ -21,6 +21,7 @@ class Task(StrEnum):
     TOKEN_EMBED = "token_embed"
     SPARSE_EMBED = "sparse_embed"
     MULTI_EMBED = "multi_embed"
+    RAW = "raw"
 
 
 class Needs(StrEnum):
@@ -76,4 +77,7 @@ TASK_RULES: Mapping[Task, TaskRules] = {
     ),
     Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING,)),
     Task.MULTI_EMBED: TaskRules("embed texts as many vectors", (OutputKind.TOKEN_EMBEDDING,), needs=Needs.EVERY_TOKEN),
+    Task.RAW: TaskRules(
+        "return what a head does that no other task is of", (OutputKind.RAW,), (Head.OTHER,), needs=Needs.EVERY_TOKEN
+    ),
 }
