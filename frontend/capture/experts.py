@@ -39,7 +39,7 @@ def _routed(rows: Tensor, index: Tensor, weights: Tensor, count: int, product: P
     given = rows[order // index.shape[-1]]
     made = torch.where((experts < count)[:, None], product(given, ends), given)
     made = (made * weights.reshape(-1)[order, None]).to(rows.dtype)
-    return made[order.argsort()].unflatten(0, index.shape).sum(1)
+    return made[order.argsort()].view(*index.shape, -1).sum(1)
 
 
 def _gated(gate: Tensor, up: Tensor, down: Tensor, activation: Any, rows: Tensor, ends: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def _given_in_order(module: Any, inputs: Tensor, ends: Tensor) -> Tensor:
 
 
 # By what a module holds for it to be of that form.
-FORMS: tuple[tuple[tuple[str, ...], Callable[..., Tensor]], ...] = (
+FORMS: tuple[tuple[tuple[str, ...], Callable[..., Any]], ...] = (
     (("zero_expert_num", "num_routed_experts", "gate_up_proj", "down_proj", "act_fn"), _beside_identities),
     (("num_experts", "mlp.w1", "mlp.v1", "mlp.w2", "mlp.activation_fn"), _one_below_another),
     (("num_experts", "input_size", "top_k", "layer.weight"), _choices),

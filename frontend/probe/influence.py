@@ -15,6 +15,8 @@ from headrace.frontend.eager.signature import first_tensor
 Given = dict[Any, Any]
 # Sizes of a change, in standard deviations of the rows.
 NOISES = (1.0, 3.0, 3.0, 10.0)
+# No key that can be seen scores so far below another; masks are made of less.
+HIDING = 1000.0
 SOFTMAX = frozenset({torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
 
 
@@ -95,7 +97,10 @@ def measured(
 
 
 class Weights(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the softmaxes over as many keys as there are queries, or those and a sink."""
+    """Keeps which keys softmaxes give weight to: those over as many keys as there are queries, or those and a sink.
+
+    By the scores: a trained attention can be so sharp that a weight vanishes though nothing hides its key.
+    """
 
     def __init__(self, length: int) -> None:
         """Of texts of that length."""
@@ -106,7 +111,7 @@ class Weights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator, and look at what it made."""
         made = func(*args, **(kwargs or {}))
         if func in SOFTMAX and made.dim() > 2 and made.shape[-2] == self.length <= made.shape[-1] <= self.length + 1:
-            self.found.append(made)
+            self.found.append(args[0] > args[0].amax(-1, keepdim=True) - HIDING)
         return made
 
 
@@ -117,7 +122,7 @@ def weighed(module: nn.Module, given: Given, length: int, keys: tuple[int, ...])
             _called(module, _without_cache(given))
         except Exception:  # it needs what the model around it keeps
             return []
-    any_head = [(weights != 0).flatten(0, -3).any(0) for weights in seen.found]
+    any_head = [weighs.flatten(0, -3).any(0) for weighs in seen.found]
     return [{key: frozenset(rows[:, key].nonzero().flatten().tolist()) for key in keys} for rows in any_head]
 
 

@@ -87,15 +87,14 @@ class Probe:
         """What was seen of the attentions of each type, and on how many rows: a decoder's target may be shorter."""
         length, where = probe_length(program), places(program)
         rounding = ROUTED_ROUNDING if program.evidence.routed_experts else 0.0
-        blurred = _blurred(program)
 
         def reach(rows: int) -> Reached:
             seen = self.eager.reach(rows, probe_keys(rows), where, rounding)
-            if not blurred and None not in seen:
+            blurred = _blurred(program, seen)
+            if not blurred:
                 return seen
             weights = self.eager.weigh(rows, probe_keys(rows), where)
-            both = enumerate(zip(seen, weights, strict=True))
-            return [weight if own is None or order in blurred else own for order, (own, weight) in both]
+            return [weights[order] if order in blurred else own for order, own in enumerate(seen)]
 
         own = reach(length) if program.nodes.attention else []
         if not paired(program):
@@ -170,17 +169,21 @@ class Probe:
         return Verdict.PROVEN_SHRUNK
 
 
-def _blurred(program: Program) -> frozenset[int]:
-    """The attentions that a changed row of their module's tells nothing of, so that their weights have to.
+def _blurred(program: Program, seen: Reached) -> frozenset[int]:
+    """The attentions over their own sequence that a changed row tells nothing of, so that their weights have to.
 
-    Where the module convolves along the tokens too, the row reaches further than its key is seen; where the keys are
-    those of an attention before, no row is made into a key.
+    Their module computes several; or it convolves along the tokens too, so that the row reaches further than its key
+    is seen; or the keys are those of an attention before, and no row is made into a key.
     """
-    inside, borrowing = [_path(spec) for spec in program.nodes.recurrent], borrowed_keys(program.graph)
+    inside = [_path(spec) for spec in program.nodes.recurrent]
+    borrowing = borrowed_keys(program.graph) if seen else frozenset()
     return frozenset(
         spec.call_order
         for spec in program.nodes.attention
-        if spec.node in borrowing or any(path.startswith(_path(spec)) for path in inside)
+        if spec.type is not AttentionType.ENCODER_DECODER and spec.call_order < len(seen)
+        if seen[spec.call_order] is None
+        or spec.node in borrowing
+        or any(path.startswith(_path(spec)) for path in inside)
     )
 
 
