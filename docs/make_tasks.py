@@ -21,6 +21,7 @@ HEADS = {
     Head.MASKED_LM: "a masked-LM head",
     Head.CAUSAL_LM: "a causal-LM head",
     Head.SEQ2SEQ_LM: "a seq2seq-LM head",
+    Head.OTHER: "any other head",
 }
 
 

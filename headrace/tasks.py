@@ -36,7 +36,8 @@ def offered(program: Program) -> dict[Task, str]:
 def _of_head(program: Program) -> list[Task]:
     """The tasks that the head offers, its default first."""
     head = program.signature.head
-    return [task for task, rules in TASK_RULES.items() if head in rules.heads and _labelled(program, rules)]
+    offers = [task for task, rules in TASK_RULES.items() if head in rules.heads and _labelled(program, rules)]
+    return [task for task in offers if task is not Task.RAW or program.facts.raw]
 
 
 def _labelled(program: Program, rules: TaskRules) -> bool:
@@ -54,7 +55,7 @@ def _source(head: Head, rules: TaskRules) -> str:
         return f"the {head} head's single label"
     if rules.entails:
         return f"the {head} head's label of entailment"
-    return "the model without a head" if head is Head.NONE else f"the {head} head"
+    return {Head.NONE: "the model without a head", Head.OTHER: "its own head"}.get(head, f"the {head} head")
 
 
 def enabled(route: Route, prefill: Prefill) -> frozenset[Task]:

@@ -25,6 +25,7 @@ from headrace.runtime.tasks.interface import Call, Options, Requests
 from headrace.runtime.tasks.multiple_choice import Choice, multiple_choice
 from headrace.runtime.tasks.one_pass import run
 from headrace.runtime.tasks.output import NUMPY, as_output
+from headrace.runtime.tasks.raw import Raw, parted, raw
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
@@ -238,13 +239,14 @@ class CompiledModel(Embedding, Iterating):
         token_ids: Sequence[Sequence[int]] | Array,
         task: str | None = None,
         token_type_ids: Sequence[Sequence[int]] | Array | None = None,
-    ) -> list[Array]:
+    ) -> list[Any]:
         """Raw outputs for token ids, one array a request: logits, vectors or rows before activation and labels.
 
         Requests may differ in length and hold no padding: every id that is given counts as text.
 
         Returns:
-            float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones.
+            float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones. Of a head that no other
+            task is of, its arrays by name, as `raw` answers.
 
         Raises:
             InputError: the task is generate, whose answers are made a token at a time.
@@ -258,7 +260,8 @@ class CompiledModel(Embedding, Iterating):
         # To check ids takes no time to speak of, unless the device is fast and could have begun.
         sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE
         count, parts = self._reader.raw(token_ids, token_type_ids, sizes)
-        return self.engine.run_parts(wanted, parts, count, progress=False)
+        answers = self.engine.run_parts(wanted, parts, count, progress=False)
+        return parted(answers, self.program.facts.raw) if wanted == Task.RAW else answers
 
     def _default(self) -> Task:
         if self.task is None:
@@ -429,6 +432,21 @@ class CompiledModel(Embedding, Iterating):
             questions: a text and those to choose from: ("It rained, so", ["he took an umbrella.", "he took a nap."]).
         """
         return multiple_choice(self._call(Task.MULTIPLE_CHOICE, **options), questions)
+
+    def raw(self, texts: Any, **options: Unpack[Options]) -> list[Raw]:
+        """What the model's own head returns of each text or array, where no other task is of it.
+
+        Such are next sentences, replaced tokens, speech recognition (CTC) and what a model returns
+        besides its hidden rows.
+
+        Returns:
+            Of each text the float32 arrays that the model returns, by the model's own names: [tokens, ...] where there
+            is a row a token, [...] where there is one of the text.
+
+        Raises:
+            TaskNotEnabledError: the head is one that another task is of, or returns what follows no text.
+        """
+        return raw(self._call(self.engine.require(Task.RAW), **options), texts)
 
     def fill_mask(
         self, texts: Requests, top: int = 5, **options: Unpack[Options]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from tests.coverage import page
 
 DOCS = Path(__file__).parents[1] / "docs"
-FIELDS = {"architecture", "head", "types", "verified", "refused", "worst_difference", "packed", "cached"}
+FIELDS = {"architecture", "head", "types", "verified", "refused", "worst_difference", "packed", "cached", "generates"}
+# How torch and SymPy write sizes that an export leaves open, and what they say of them.
+SYMBOL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b|\b(?:Eq|Ne|Mod|Max|Min|FloorDiv|CleanDiv)\(|\bsym_\w+|L\['")
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +30,21 @@ def test_the_file_has_the_fields_that_readers_ask_for(written: list[dict[str, An
 
 
 def test_the_written_rows_bear_out_the_promise(written: list[dict[str, Any]]) -> None:
-    """At least 150 architectures, 85% of the rows served, nothing broken."""
+    """At least 150 architectures, 93% of the rows served, nine tenths of what continues texts does, nothing broken."""
     by_status = [page.status(row) for row in written]
     assert len({row["architecture"] for row in written}) >= 150
-    assert by_status.count(page.WITHIN) >= 0.85 * len(written)
+    assert by_status.count(page.WITHIN) >= 0.93 * len(written)
+    asked = [row for row in written if page.status(row) == page.WITHIN and row["generates"] is not None]
+    assert len(asked) >= 120
+    assert sum(row["generates"] is True for row in asked) >= 0.9 * len(asked)
     assert page.BROKEN not in by_status
     # Both are Lara mini's at 64 tokens, twice what D1 allows there; what amplifies the rounding is not known yet.
     assert by_status.count(page.WRONG) <= 2
+
+
+def test_no_reason_names_a_symbol(written: list[dict[str, Any]]) -> None:
+    reasons = {row[name] for row in written for name in ("refused", "packed", "cached", "generates")}
+    assert not [reason for reason in reasons if isinstance(reason, str) and SYMBOL.search(reason)]
 
 
 def test_the_page_says_what_the_file_says(written: list[dict[str, Any]]) -> None:

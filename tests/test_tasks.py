@@ -38,7 +38,7 @@ OFFERS = {
     (Head.SEQ2SEQ_LM, 0): {"generate", "embed", "token_embed"},
     (Head.OTHER, 0): set(),
 }
-TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "multi_embed", "answer_question"}
+TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "multi_embed", "answer_question", "raw"}
 POOLED = {"embed", "classify", "zero_shot_classify", "multiple_choice", "score", "sparse_embed"}
 
 

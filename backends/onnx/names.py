@@ -18,6 +18,7 @@ OUTPUTS = {
     OutputKind.TOKEN_LOGITS: "logits",
     OutputKind.SPAN_LOGITS: "span_logits",
     OutputKind.VOCABULARY_LOGITS: "logits",
+    OutputKind.RAW: "raw",
     OutputKind.TAPS: "taps",
 }
 # What finished answers are called: vectors at the length that the folder asks for, scores by the labels' rule.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from headrace.compat.torch import TorchDispatchMode, pytree
+from headrace.frontend.capture.experts import grouped_experts
 from headrace.frontend.capture.masks import read_mask
 from headrace.frontend.capture.recurrences import recurrences
 from headrace.frontend.eager.borrowed import borrowed
@@ -84,6 +85,7 @@ class Readers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 # Where transformers keeps the chosen implementations, past the setters that check and warn.
 ATTENTION, EXPERTS = "_attn_implementation_internal", "_experts_implementation_internal"
+GROUPED = "grouped_mm"
 # What makes a model keep a state between runs: a cache for its caller, or one for itself on texts past a length.
 WHOLE = {"use_cache": False, "max_inference_chunksize": math.inf}
 
@@ -91,12 +93,22 @@ _active: list[Capture] = []
 
 
 @contextmanager
-def capture(model: nn.Module, additive: bool = False) -> Iterator[Capture]:
+def capture(model: nn.Module, additive: bool = False, grouped: bool = True) -> Iterator[Capture]:
     """Route the model's attention and recurrences through the IR's operators until the block ends.
 
     Torch's own attention layers take no fast path meanwhile: it is one operator whose inside is not seen.
+
+    Args:
+        additive: whether masks are made in the form that a model's own code adds to its scores.
+        grouped: whether routed experts run by grouped products, also where a model prefers its loop; else as they are
+            set to.
     """
-    with implementation(model, NAME), _without_fast_path(), recurrences(model) as recurrent:
+    with (
+        implementation(model, NAME, GROUPED if grouped else None),
+        _without_fast_path(),
+        grouped_experts(model) if grouped else nullcontext(),
+        recurrences(model) as recurrent,
+    ):
         _active.append(Capture(additive, recurrent=recurrent))
         try:
             yield _active[-1]
@@ -116,14 +128,18 @@ def _without_fast_path() -> Iterator[None]:
 
 
 @contextmanager
-def implementation(model: nn.Module, name: str) -> Iterator[None]:
+def implementation(model: nn.Module, name: str, experts: str | None = None) -> Iterator[None]:
     """Choose the attention implementation of every configuration in the model, and put back what was there.
 
     It is set on the configurations, not through `set_attn_implementation`: a user's model is only borrowed. With
     "eager", routed experts run eagerly too: their grouped products know no float64. No cache is kept, also where a
     wrapper's forward has no `use_cache` to say so.
+
+    Args:
+        experts: the implementation of routed experts; None leaves it, but with "eager".
     """
-    chosen = {ATTENTION: name, **WHOLE} | ({EXPERTS: name} if name == "eager" else {})
+    experts = name if name == "eager" else experts
+    chosen = {ATTENTION: name, **WHOLE} | ({EXPERTS: experts} if experts else {})
     before = [
         (config, {key: getattr(config, key) for key in chosen if hasattr(config, key)}) for config in _configs(model)
     ]

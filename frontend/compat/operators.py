@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
+
+from torch import Tensor
 
 from headrace.errors import TargetError
 from headrace.ir import Program
@@ -23,3 +26,14 @@ def register(program: Program) -> None:
             "The saved model has routed experts, whose products are an operator of transformers, which cannot be "
             'imported: pip install "headrace[torch]"'
         ) from error
+
+
+def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows [T, in], those of one group together, times their group's weight [groups, out, in].
+
+    Args:
+        ends: int32 [groups], where each group ends.
+    """
+    moe: Any = importlib.import_module("transformers.integrations.moe")
+    product: Tensor = moe._grouped_linear(rows, weight, offs=ends)
+    return product

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headrace.frontend.capture.attention import Call, capture
 from headrace.frontend.eager.signature import CallSignature, call, positions, sample, signature
 from headrace.frontend.eager.vocabulary import special_ids, vocabulary_size
-from headrace.ir import Head
+from headrace.ir import Head, RawPart
 
 BATCH, LENGTH = 2, 7
 # The inputs of a run, by name and bytes.
@@ -37,6 +37,7 @@ class DryRun:
         rows: hidden rows of each sequence in that run.
         own: the field in which a headless model returns one vector a sequence, "" without one.
         own_maker: the module that returned that vector, None where it is no module's whole output.
+        raw: the tensors of a head that no task is of, where they are served as they are.
     """
 
     calls: tuple[Call, ...]
@@ -52,6 +53,7 @@ class DryRun:
     rows: int = LENGTH
     own: str = ""
     own_maker: nn.Module | None = None
+    raw: tuple[RawPart, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from headrace.errors import TraceError, non_finite
 from headrace.frontend.capture.attention import Capture, Readers, capture, implementation
 from headrace.frontend.eager.borrowed import borrowed
 from headrace.frontend.eager.model import BATCH, LENGTH, DryRun, EagerModel
+from headrace.frontend.eager.raw import raw_parts
 from headrace.frontend.eager.signature import (
     DECODED,
     CallSignature,
@@ -29,7 +30,7 @@ from headrace.frontend.eager.steady import require_steady
 from headrace.frontend.eager.vocabulary import end_ids
 from headrace.frontend.facts.model_outputs import before_attention, own_vector, unserved
 from headrace.frontend.load.multimodal import failure
-from headrace.ir import Head
+from headrace.ir import Head, RawPart
 
 # Relative to the largest value of the rows.
 LOOKS_AHEAD = 1e-4
@@ -118,14 +119,23 @@ def _read_run(
     inner = [logits for _, out in returned if (logits := getattr(out, "logits", None)) is not None]
     head, width, note = read_head(model, output, rows, inner, before_attention(returned, captured.calls))
     own, maker = own_vector(output, rows, returned) if head is Head.NONE else ("", None)
+    raw = head is Head.OTHER and pair is None
     if captured.calls and not reads_masks:
         causal = all(made.kind.causal for made in captured.calls)
     else:
         causal = pair is None and not model.signature.arrays and _looks_back(model, backbone)
     return DryRun(
         tuple(captured.calls), causal, reads_masks, backbone, rows.shape[-1], head, width, note,
-        len(captured.recurrent), pair, rows.shape[1], own, maker,
+        len(captured.recurrent), pair, rows.shape[1], own, maker, _raw(model, backbone, output, rows) if raw else (),
     )  # fmt: skip
+
+
+def _raw(model: EagerModel, backbone: nn.Module, output: Any, rows: Tensor) -> tuple[RawPart, ...]:
+    """How the head's tensors are served raw, by this run and one of another length."""
+    inputs = model.sample(BATCH, LENGTH + 2)
+    with capture(model.module, additive=True), torch.no_grad(), rows_of(backbone, hidden_rows) as longer:
+        other = model.call(inputs)
+    return raw_parts((output, rows), (other, longer[-1]))
 
 
 def _require_rows(rows: Tensor) -> None:
@@ -241,11 +251,13 @@ def read_head(
 def _by_shape(model: EagerModel, logits: Tensor, rows: Tensor) -> tuple[Head, int, str]:
     shape, width = tuple(logits.shape[:-1]), int(logits.shape[-1])
     module, vocabulary = model.module, model.vocabulary
+    labels = getattr(model.config, "num_labels", None)
+    if logits.shape == rows.shape[:2] and width != labels:
+        return Head.OTHER, 0, "the model returns one number for every token"
     if shape == rows.shape[:1]:
         return Head.CHOICE if model.signature.chooses else Head.SEQUENCE, width, ""
     if model.signature.decodes and shape == model.plain[DECODED[0]].shape and width >= vocabulary:
         return Head.SEQ2SEQ_LM, width, ""
-    labels = getattr(model.config, "num_labels", None)
     if misfit := _misfit(logits, rows, vocabulary, labels, module):
         return Head.OTHER, width, misfit
     if not vocabulary or width < vocabulary or (width == labels and not _has_vocabulary_head(module)):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import TraceError
+from headrace.frontend.eager.raw import raw_rows
 from headrace.frontend.load.modules.chain import (
     IDS,
     LAYERS,
@@ -25,7 +26,7 @@ from headrace.frontend.load.modules.chain import (
     Chain,
     Features,
 )
-from headrace.ir import Input, OutputKind, Role
+from headrace.ir import Input, OutputKind, RawPart, Role
 from headrace.sample import draw
 
 # The decoder's inputs in an encoder-decoder: int64 [batch, target].
@@ -201,6 +202,7 @@ class Served(nn.Module):
         kinds: tuple[OutputKind, ...],
         chain: Chain,
         own: str = "",
+        raw: tuple[RawPart, ...] = (),
     ) -> None:
         """Keep the modules, which stay the caller's.
 
@@ -210,10 +212,11 @@ class Served(nn.Module):
             kinds: the outputs wanted.
             chain: makes of hidden rows what the model itself does not return.
             own: the field in which the model returns an embedding of its own, which is taken in place of a pooled one.
+            raw: the fields of a head that are returned as they are.
         """
         super().__init__()
         self.model, self.chain = model, chain
-        self.signature, self.kinds, self.own = signature, kinds, own
+        self.signature, self.kinds, self.own, self.raw = signature, kinds, own, raw
         # Held in a tuple: as a submodule it would stand twice among the parameters.
         self._backbone, self._pair = (backbone,), (pair,)
         # A head of the model's own makes the logits that no chain does.
@@ -265,6 +268,8 @@ class Served(nn.Module):
             return made[name]
         if kind in (OutputKind.HIDDEN, OutputKind.DECODER_HIDDEN):
             return rows
+        if kind is OutputKind.RAW:
+            return raw_rows(output, rows, self.raw)
         taken = head_rows(output)
         assert taken is not None
         return taken

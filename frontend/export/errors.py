@@ -24,6 +24,9 @@ BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicO
 SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d)\]")
 SYMBOL = re.compile(r"\b(?:s|u|zuf|zf)\d+\b")
 GUARD = re.compile(r"the generated guard ([^\n]+?)(?=Specializations|Constraints|\n|$)")
+# One size between two bounds, and what has one size alone.
+ALONE = re.compile(r"(\d+) <= (\w+) and \2 <= \1")
+FIXED = re.compile(r"Specializations unexpectedly required \(([\w, ]+)\)")
 # Torch, Python's library, Headrace and code that has no file are no code of the model.
 FOREIGN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[2]}/", "<")
 LIBRARY = f"{sysconfig.get_path('stdlib')}/"
@@ -74,7 +77,11 @@ def _gist(error: Exception) -> str:
     """What torch.export says, where that can be said in words: of violated constraints the first, or its first line."""
     message = str(error).strip()
     if guard := GUARD.search(message):
-        said = f"the graph is right only where {SIZE.sub(_named, guard[1]).strip()}"
+        bounds = SIZE.sub(_named, guard[1]).strip()
+        alone = ALONE.fullmatch(bounds)
+        said = f"the graph is right only where {f'{alone[2]} is {alone[1]}' if alone else bounds}"
+    elif fixed := FIXED.search(message):
+        said = f"the code takes one size of {fixed[1]} alone"
     else:
         said = next((line.strip() for line in message.splitlines() if line.strip()), error.__class__.__name__)
         said = said.partition(" For more information, run with TORCH_LOGS")[0]

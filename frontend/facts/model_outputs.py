@@ -84,15 +84,18 @@ def _values(output: Any) -> Iterable[Any]:
     return output if isinstance(output, (tuple, list)) else (output,)
 
 
-def output_kinds(head: Head, paired: bool, sentence: SentenceModules | None, pooled: bool) -> tuple[OutputKind, ...]:
+def output_kinds(
+    head: Head, paired: bool, sentence: SentenceModules | None, pooled: bool, raw: bool = False
+) -> tuple[OutputKind, ...]:
     """What the served forward returns, in order.
 
     Args:
         paired: whether there is an encoder and a decoder.
         sentence: the modules after the model, None without any.
         pooled: whether a vector is made of each text.
+        raw: whether the head's own tensors are served as they are.
     """
-    kinds = (PAIR_OUTPUTS if paired else HEAD_OUTPUTS)[head]
+    kinds = (OutputKind.RAW,) * raw + (PAIR_OUTPUTS if paired else HEAD_OUTPUTS)[head]
     if sentence is not None and sentence.makes_rows:
         kinds = (*kinds, OutputKind.TOKEN_EMBEDDING)
     if sentence is not None and sentence.scores:

@@ -103,7 +103,8 @@ class Look:
         require_logits(chain.scoring, seen)
         if self.pooling is not None:
             chain = chain.after_pooling() if self.own else chain.pooled_by(self.pooling.kinds)
-        return Served(model.module, model.signature, seen.backbone, seen.pair, self.kinds, chain, self.own).eval()
+        returned = (self.kinds, chain, self.own, seen.raw)
+        return Served(model.module, model.signature, seen.backbone, seen.pair, *returned).eval()
 
 
 def look_at(checkpoint: Checkpoint, model: EagerModel, pools: tuple[PoolKind, ...] | None) -> Look:
@@ -116,7 +117,8 @@ def look_at(checkpoint: Checkpoint, model: EagerModel, pools: tuple[PoolKind, ..
         model = find(model)
     last = reads_last_position(model)
     pooling = choose_pooling(checkpoint, model, pools, last)
-    kinds = output_kinds(model.seen.head, model.seen.pair is not None, checkpoint.sentence, pooling is not None)
+    paired, raw = model.seen.pair is not None, bool(model.seen.raw)
+    kinds = output_kinds(model.seen.head, paired, checkpoint.sentence, pooling is not None, raw)
     return Look(checkpoint, model, last, pooling, kinds, _traced_on(model))
 
 
@@ -180,6 +182,7 @@ def read_facts(exported: ExportedProgram, look: Look) -> Facts:
         active=said.sentence.active if said.sentence else None,
         interaction=said.interaction,
         unweighed=said.unweighed,
+        raw=look.model.seen.raw,
     )
 
 

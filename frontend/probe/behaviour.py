@@ -6,7 +6,7 @@ one, fully masked rows attend to everything and a causal model looks bidirection
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -27,7 +27,7 @@ from headrace.frontend.eager.signature import (
     rows_of,
     signature,
 )
-from headrace.frontend.probe.influence import Given, measured, rows_given
+from headrace.frontend.probe.influence import Given, measured, rows_given, weighed
 from headrace.frontend.probe.windows import SHRUNK, candidates, set_to
 from headrace.ir import MaskKind, Window
 from headrace.sample import with_new_end
@@ -147,14 +147,17 @@ class Behaviour:
         ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._model.vocabulary)
         return inputs | {name: ids}
 
-    def reach(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
+    def reach(self, length: int, keys: tuple[int, ...], places: Places, rounding: float = 0.0) -> Reached:
         """For each attention in call order and each key position, the other rows of its output that the key reaches.
 
         One entry is None where the attention's module can't be run again on its own, or computes several at once.
+
+        Args:
+            rounding: what changes no row, in units of the last place of the largest value.
         """
 
-        def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
-            return measured(module, given, length, keys)
+        def reached(module: nn.Module, given: Given) -> list[dict[int, frozenset[int]] | None]:
+            return [measured(module, given, length, keys, allowed=rounding)]
 
         inputs = self._inputs(length)
         found = self._observed(inputs, places, reached)
@@ -165,17 +168,29 @@ class Behaviour:
             found = [other if one is None else one for one, other in zip(found, wider, strict=True)]
         return [reached and {key: rows - {key} for key, rows in reached.items()} for reached in found]
 
+    def weigh(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
+        """The other rows that give each key any weight, read off the softmaxes of each attention's module.
+
+        One entry is None where the module's softmaxes are not as many as its attentions.
+        """
+
+        def weighing(module: nn.Module, given: Given) -> list[dict[int, frozenset[int]] | None]:
+            return list(weighed(module, given, length, keys))
+
+        found = self._observed(self._inputs(length), places, weighing)
+        return [rows and {key: others - {key} for key, others in rows.items()} for rows in found]
+
     def reach_across(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
         """The same for each row of a second sequence that an attention is given: the rows that it reaches.
 
         One entry is None where an attention is given none, or one that changes with the target.
         """
 
-        def second(_module: nn.Module, given: Given) -> Tensor | None:
-            return given.get(rows_given(given, length, 1))
+        def second(_module: nn.Module, given: Given) -> list[Tensor | None]:
+            return [given.get(rows_given(given, length, 1))]
 
-        def reached(module: nn.Module, given: Given) -> dict[int, frozenset[int]] | None:
-            return measured(module, given, length, keys, place=1)
+        def reached(module: nn.Module, given: Given) -> list[dict[int, frozenset[int]] | None]:
+            return [measured(module, given, length, keys, place=1)]
 
         inputs = self._inputs(length)
         one, other = (self._observed(x, places, second) for x in (inputs, self._changed(length, TARGET)))
@@ -211,7 +226,7 @@ class Behaviour:
 
     def _captured(self) -> list[Call]:
         # Eager around it: the experts' grouped products know no float64.
-        with self._exact(), capture(self._double) as captured:
+        with self._exact(), capture(self._double, grouped=False) as captured:
             call(self._probed, self._signature, self._inputs(2))
         return captured.calls
 
@@ -254,9 +269,9 @@ class Behaviour:
         return [self._counterpart(m) if m is not None and m in inside else None for m in found]
 
     def _observed(
-        self, inputs: dict[str, Tensor], places: Places, observe: Callable[[nn.Module, Given], T | None]
+        self, inputs: dict[str, Tensor], places: Places, observe: Callable[[nn.Module, Given], Sequence[T | None]]
     ) -> list[T | None]:
-        """What `observe` makes of each attention's module and of what it was given, in call order.
+        """What `observe` makes of each call of an attention's module and of what it was given, in call order.
 
         Args:
             places: for each attention, the path of the module whose code computes it; None where it went through
@@ -269,7 +284,7 @@ class Behaviour:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
             if not busy:
                 busy.append(True)
-                found[module].append(observe(module, dict(enumerate(args)) | kwargs))
+                found[module] += observe(module, dict(enumerate(args)) | kwargs)
                 busy.clear()
 
         hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in found]

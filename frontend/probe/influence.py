@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.frontend.eager.signature import first_tensor
 
@@ -14,6 +15,9 @@ from headrace.frontend.eager.signature import first_tensor
 Given = dict[Any, Any]
 # Sizes of a change, in standard deviations of the rows.
 NOISES = (1.0, 3.0, 3.0, 10.0)
+# No key that can be seen scores so far below another; masks are made of less.
+HIDING = 1000.0
+SOFTMAX = frozenset({torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default})
 
 
 def rows_given(given: Given, length: int, place: int) -> int | str | None:
@@ -47,11 +51,14 @@ def rows_axis(value: Any, length: int | None) -> int | None:
 
 
 def measured(
-    module: nn.Module, given: Given, length: int, keys: tuple[int, ...], place: int = 0
+    module: nn.Module, given: Given, length: int, keys: tuple[int, ...], place: int = 0, allowed: float = 0.0
 ) -> dict[int, frozenset[int]] | None:
-    """Run one attention module again with noise in one row of an argument at a time."""
-    # A cache would hold the keys of the run before.
-    given = {name: None if hasattr(value, "get_seq_length") else value for name, value in given.items()}
+    """Run one attention module again with noise in one row of an argument at a time.
+
+    Args:
+        allowed: what no row is said to change by, in units of the last place of the largest value.
+    """
+    given = _without_cache(given)
     name = rows_given(given, length, place)
     if name is None:
         return None
@@ -59,9 +66,7 @@ def measured(
     names = [other for other, value in given.items() if value is given[name]]
 
     def run(rows: Tensor) -> Tensor | None:
-        changed = given | dict.fromkeys(names, rows)
-        places = [changed[i] for i in changed if isinstance(i, int)]
-        return first_tensor(module.forward(*places, **{n: v for n, v in changed.items() if isinstance(n, str)}))
+        return first_tensor(_called(module, given | dict.fromkeys(names, rows)))
 
     rows: Tensor = given[name]
     try:
@@ -73,6 +78,8 @@ def measured(
     if before is None or axis is None or given_axis is None:
         return None
 
+    rounding = allowed * torch.finfo(before.dtype).eps * float(before.abs().max())
+
     def reached_by(key: int) -> frozenset[int]:
         seen: frozenset[int] = frozenset()
         for noise in _noises(rows, rows.shape[1 if given_axis == 2 else 2]):
@@ -80,12 +87,53 @@ def measured(
             noisy.select(given_axis, key).add_(noise)
             after = run(noisy)
             assert after is not None
-            seen |= frozenset((after != before).movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
+            changed = (after - before).abs() > rounding if rounding else after != before
+            seen |= frozenset(changed.movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
             if len(seen) == length:
                 break
         return seen
 
     return {key: reached_by(key) for key in keys if key < rows.shape[given_axis]}
+
+
+class Weights(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps which keys softmaxes give weight to: those over as many keys as there are queries, or those and a sink.
+
+    By the scores: a trained attention can be so sharp that a weight vanishes though nothing hides its key.
+    """
+
+    def __init__(self, length: int) -> None:
+        """Of texts of that length."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.length, self.found = length, list[Tensor]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, and look at what it made."""
+        made = func(*args, **(kwargs or {}))
+        if func in SOFTMAX and made.dim() > 2 and made.shape[-2] == self.length <= made.shape[-1] <= self.length + 1:
+            self.found.append(args[0] > args[0].amax(-1, keepdim=True) - HIDING)
+        return made
+
+
+def weighed(module: nn.Module, given: Given, length: int, keys: tuple[int, ...]) -> list[dict[int, frozenset[int]]]:
+    """For each softmax over keys in a module's code, the rows that give each key any weight."""
+    with Weights(length) as seen:
+        try:
+            _called(module, _without_cache(given))
+        except Exception:  # it needs what the model around it keeps
+            return []
+    any_head = [weighs.flatten(0, -3).any(0) for weighs in seen.found]
+    return [{key: frozenset(rows[:, key].nonzero().flatten().tolist()) for key in keys} for rows in any_head]
+
+
+def _without_cache(given: Given) -> Given:
+    """A cache would hold the keys of the run before."""
+    return {name: None if hasattr(value, "get_seq_length") else value for name, value in given.items()}
+
+
+def _called(module: nn.Module, given: Given) -> Any:
+    places = [value for name, value in given.items() if isinstance(name, int)]
+    return module.forward(*places, **{name: value for name, value in given.items() if isinstance(name, str)})
 
 
 def _noises(rows: Tensor, width: int) -> Iterator[Tensor]:

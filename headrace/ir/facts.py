@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from headrace.ir.part import require
 from headrace.ir.signature import PoolKind
@@ -293,6 +295,25 @@ class Source:
     parameters: int
 
 
+class RawPart(NamedTuple):
+    """One tensor of a head that no task is of, among the columns of the output `raw`.
+
+    Attributes:
+        name: as the model returns it.
+        per_token: whether it has a row a token; else it is one of the whole text, and the same in every row.
+        sizes: of what each token, or the text, has of it.
+    """
+
+    name: str
+    per_token: bool
+    sizes: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """How many columns it takes."""
+        return math.prod(self.sizes)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a program beside its nodes.
@@ -307,6 +328,7 @@ class Facts:
         active: the most numbers of a sparse vector that are not zero; None keeps all.
         interaction: which of a text's vectors score, None where texts are not compared so.
         unweighed: token ids whose weights are no part of a sparse vector that is made of tokens' weights.
+        raw: what the output `raw` holds side by side; empty where there is none.
     """
 
     positions: Positions
@@ -321,6 +343,7 @@ class Facts:
     active: int | None = None
     interaction: Interaction | None = None
     unweighed: tuple[int, ...] = ()
+    raw: tuple[RawPart, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

@@ -79,6 +79,7 @@ class OutputKind(StrEnum):
     VOCABULARY_LOGITS = "vocabulary_logits"
     DECODER_HIDDEN = "decoder_hidden"
     CROSS = "cross"
+    RAW = "raw"
     TAPS = "taps"
 
 
@@ -93,6 +94,7 @@ PER_TOKEN_OUTPUTS = frozenset(
         OutputKind.VOCABULARY_LOGITS,
         OutputKind.DECODER_HIDDEN,
         OutputKind.CROSS,
+        OutputKind.RAW,
         OutputKind.TAPS,
     }
 )

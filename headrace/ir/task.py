@@ -24,6 +24,7 @@ class Task(StrEnum):
     TOKEN_EMBED = "token_embed"
     SPARSE_EMBED = "sparse_embed"
     MULTI_EMBED = "multi_embed"
+    RAW = "raw"
 
 
 class Needs(StrEnum):
@@ -93,5 +94,8 @@ TASK_RULES: Mapping[Task, TaskRules] = {
         "embed texts as many vectors",
         (OutputKind.MULTI_EMBEDDING, OutputKind.TOKEN_EMBEDDING),
         needs=Needs.EVERY_TOKEN,
+    ),
+    Task.RAW: TaskRules(
+        "return what a head does that no other task is of", (OutputKind.RAW,), (Head.OTHER,), needs=Needs.EVERY_TOKEN
     ),
 }

@@ -15,6 +15,8 @@ from headrace.lowering.types.attention import borrowed_keys
 SHORTEST, LONGEST = 12, 640
 # Routed experts regroup tokens, which changes the order of sums; anything else is bit-equal.
 ROUTED_TOLERANCE = 1e-6
+# The same of the rows of one module that holds experts, in units of the last place of the largest value.
+ROUTED_ROUNDING = 64.0
 # For each attention, where in the model's code it was recovered from; None where the interface announced it.
 Places = tuple[str | None, ...]
 Reached = Sequence[dict[int, frozenset[int]] | None]
@@ -23,8 +25,12 @@ Reached = Sequence[dict[int, frozenset[int]] | None]
 class Eager(encoder_decoder.Eager, Protocol):
     """The original module's behaviour, as the frontend measures it: unpadded, eager, in float64."""
 
-    def reach(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
-        """For each attention and key, the other rows that the key reaches."""
+    def reach(self, length: int, keys: tuple[int, ...], places: Places, rounding: float = 0.0) -> Reached:
+        """For each attention and key, the other rows that the key reaches by more than rounding does."""
+        ...
+
+    def weigh(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
+        """For each attention and key, the other rows whose softmax gives the key any weight."""
         ...
 
     def reach_across(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
@@ -80,9 +86,15 @@ class Probe:
     def measured(self, program: Program) -> dict[AttentionType, Measured]:
         """What was seen of the attentions of each type, and on how many rows: a decoder's target may be shorter."""
         length, where = probe_length(program), places(program)
+        rounding = ROUTED_ROUNDING if program.evidence.routed_experts else 0.0
 
         def reach(rows: int) -> Reached:
-            return self.eager.reach(rows, probe_keys(rows), where)
+            seen = self.eager.reach(rows, probe_keys(rows), where, rounding)
+            blurred = _blurred(program, seen)
+            if not blurred:
+                return seen
+            weights = self.eager.weigh(rows, probe_keys(rows), where)
+            return [weights[order] if order in blurred else own for order, own in enumerate(seen)]
 
         own = reach(length) if program.nodes.attention else []
         if not paired(program):
@@ -125,8 +137,6 @@ class Probe:
         """
         if spec.call_order >= len(seen) or (reached := seen[spec.call_order]) is None or spec.latent:
             return replace(spec, verdict=Verdict.UNPROBED)
-        if spec.node in borrowed_keys(program.graph):
-            return replace(spec, verdict=Verdict.UNPROBED)  # no row that its module is given is made into a key
         second = across[spec.call_order] if across else None
         if spec.type is AttentionType.ENCODER_DECODER:
             _compare_cross(spec, reached, second, length)
@@ -157,6 +167,29 @@ class Probe:
                 return Verdict.UNPROBED
             _compare(spec, replace(spec, window=window), reached, length)
         return Verdict.PROVEN_SHRUNK
+
+
+def _blurred(program: Program, seen: Reached) -> frozenset[int]:
+    """The attentions over their own sequence that a changed row tells nothing of, so that their weights have to.
+
+    Their module computes several; or it convolves along the tokens too, so that the row reaches further than its key
+    is seen; or the keys are those of an attention before, and no row is made into a key.
+    """
+    inside = [_path(spec) for spec in program.nodes.recurrent]
+    borrowing = borrowed_keys(program.graph) if seen else frozenset()
+    return frozenset(
+        spec.call_order
+        for spec in program.nodes.attention
+        if spec.type is not AttentionType.ENCODER_DECODER and spec.call_order < len(seen)
+        if seen[spec.call_order] is None
+        or spec.node in borrowing
+        or any(path.startswith(_path(spec)) for path in inside)
+    )
+
+
+def _path(spec: AttentionSpec | RecurrentSpec) -> str:
+    """Of the module whose code it comes from, without the number of the call."""
+    return f"{spec.provenance.split('@')[0]}."
 
 
 def _looks_ahead(program: Program, changed: float) -> str:

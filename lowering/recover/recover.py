@@ -35,7 +35,7 @@ class Recover:
         Raises:
             AttentionTypeError: an attention does not read so, or the program answers otherwise afterwards.
         """
-        hidden = hidden_attentions(program.graph.graph)
+        hidden = hidden_attentions(program.graph.graph, program.signature.rows is not None)
         opaque = [n for n in attention_nodes(program.graph) if arguments(n)["kind"] == MaskKind.OPAQUE]
         if not hidden and not opaque:
             return program

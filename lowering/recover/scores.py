@@ -85,9 +85,29 @@ def name_of(node: fx.Node) -> str:
     return str(operator_name(node.target, ""))
 
 
-def hidden_attentions(graph: fx.Graph) -> list[fx.Node]:
-    """Every softmax that weighs a product of whole matrices, and every fused attention; a router's softmax is none."""
-    return [n for n in graph.nodes if (n.target in SOFTMAX and weighed(n)) or name_of(n) in FUSED]
+def hidden_attentions(graph: fx.Graph, fixed_rows: bool = False) -> list[fx.Node]:
+    """Every softmax that weighs a product of whole matrices, and every fused attention; a router's softmax is none.
+
+    Args:
+        fixed_rows: whether every input has the same number of rows, which are then no size that is free.
+    """
+
+    def hides(node: fx.Node) -> bool:
+        along_keys = fixed_rows or _along_keys(node)
+        return (node.target in SOFTMAX and along_keys and bool(weighed(node))) or name_of(node) in FUSED
+
+    return [node for node in graph.nodes if hides(node)]
+
+
+def _along_keys(softmax: fx.Node) -> bool:
+    """Whether a softmax can run over keys: along the last dimension, or along one whose size a text brings.
+
+    Along another one it weighs as many things in every text, as a convolution's weights do that each token makes.
+    """
+    if softmax.target not in SOFTMAX:
+        return False
+    along: Any = softmax.args[1]
+    return along in (-1, rank_of(softmax) - 1) or not isinstance(softmax.meta["val"].shape[along], int)
 
 
 def weighed(softmax: fx.Node) -> list[fx.Node]:
@@ -288,7 +308,25 @@ def split_term(term: Term, constant: Constant) -> tuple[list[Term], list[Fill]]:
     if name == "add" and all(isinstance(arg, fx.Node) for arg in node.args[:2]) and not node.kwargs:
         parts = [split_term(Term(_node(arg), term.factor, term.rank), constant) for arg in node.args[:2]]
         return [t for terms, _ in parts for t in terms], [f for _, fills in parts for f in fills]
-    return [term], []
+    return [term], _beneath(term, constant)
+
+
+def _beneath(term: Term, constant: Constant) -> list[Fill]:
+    """What a term hides from every head alike before its heads are repeated: it stays whole, and hides it again."""
+    node = term.node
+    while (name_of(node) in UNCHANGED or _whole(node)) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    if node is term.node or rank_of(node) != 4:
+        return []
+    _, fills = split_term(Term(node, term.factor, 4), constant)
+    return [fill for fill in fills if rank_of(fill.node) == 4 and fill.node.meta["val"].shape[1] == 1]
+
+
+def _whole(node: fx.Node) -> bool:
+    """Whether it is a slice that leaves nothing out."""
+    source: Any = node.args[0] if node.args else None
+    same_sizes = isinstance(source, fx.Node) and str(source.meta["val"].shape) == str(node.meta["val"].shape)
+    return name_of(node) == "slice" and same_sizes
 
 
 def _fill(

@@ -178,7 +178,7 @@ def _shape(node: fx.Node) -> tuple[int, ...]:
 
 def _refuse_hidden_attention(program: Program, nodes: list[fx.Node]) -> None:
     """A softmax between two products is an attention that no node shows; so is a count that differs."""
-    if hidden := hidden_attentions(program.graph.graph):
+    if hidden := hidden_attentions(program.graph.graph, program.signature.rows is not None):
         raise AttentionTypeError(
             f"{len(hidden)} attention(s) are not attention nodes, the first at {hidden[0].name} "
             f"({provenance(hidden[0])}), so their type cannot be told. Nothing is guessed."

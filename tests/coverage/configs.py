@@ -50,8 +50,9 @@ SIZES: tuple[tuple[int, frozenset[str]], ...] = (
     (64, frozenset({"intermediate_size", "ffn_dim", "n_inner", "d_ff", "hidden_dim", "d_inner", "encoder_ffn_dim",
                     "decoder_ffn_dim", "intermediate_size_mlp", "shared_intermediate_size", "ffn_hidden_size",
                     "dense_intermediate_size"})),
-    (6, frozenset({"sliding_window", "local_attention"})),
+    (6, frozenset({"sliding_window", "local_attention", "sliding_window_size", "attention_window"})),
 )  # fmt: skip
+PER_LAYER = frozenset({"mlp_layer_types", "indexer_types"})  # a word for each layer, beside what its attention is
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
 # Arguments that make an input something else than text.
 OTHER_INPUTS = frozenset({"pixel_values", "input_features", "input_values", "image", "images", "visual_feats", "audio"})
@@ -64,12 +65,17 @@ GEMMA_HALF: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_hidden_l
                               "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "sliding_window": 6,
                               "query_pre_attn_scalar": 8, "max_position_embeddings": 160}  # fmt: skip
 # Sizes that must agree with one another, and switches without which a model takes no plain text; `...` leaves out.
+ONE_GROUP: dict[str, Any] = {"n_group": 1, "topk_group": 1}  # of experts, which are few
 AGREEING: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": ONE_GROUP,
     "bamba": STATE | {"attn_layer_indices": [1], "layer_types": ..., "num_hidden_layers": 2},
+    "beam": ONE_GROUP,
     "bigbird_pegasus": {"attention_type": "original_full"},
     "big_bird": {"attention_type": "original_full"},
     "codegen": {"rotary_dim": 4},
     "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"]},
+    "deepseek_v3": ONE_GROUP | {"first_k_dense_replace": 1},
+    "deepseek_v32": ONE_GROUP,
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
                    "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0},
@@ -80,16 +86,18 @@ AGREEING: dict[str, dict[str, Any]] = {
     "esmc": LATENT,
     "falcon_h1": STATE | {"mamba_d_ssm": 32, "mamba_n_heads": 4, "num_hidden_layers": 2, "layer_types": ...},
     "falcon_mamba": {"num_hidden_layers": 2},
+    "flint": {"mlp_only_layers": [0]},
     "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
-    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gemma3n_text": {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4,
+                     "num_kv_shared_layers": 2, "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+                     "intermediate_size": 64},
     "glm4v_moe_text": {"rope_parameters": THREE_AXES | {"mrope_section": [1, 1, 0], "partial_rotary_factor": 0.5}},
     "glm4v_text": {"rope_parameters": THREE_AXES},
     "glm_image_text": {"rope_parameters": THREE_AXES},
     "glm_ocr_text": {"rope_parameters": THREE_AXES},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 6, "num_layers": 2},
     "gptj": {"rotary_dim": 4},
-    "granitemoehybrid": STATE | {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2,
-                                 "num_local_experts": 0},
+    "granitemoehybrid": STATE | {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
     "hunyuan_vl_text": {"head_dim": 8, "num_key_value_heads": 2},
@@ -97,6 +105,7 @@ AGREEING: dict[str, dict[str, Any]] = {
     "jamba": {"num_hidden_layers": 2, "attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_period": 2,
               "expert_layer_offset": 1, "use_mamba_kernels": False},
     "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2, "num_dense_layers": 1},
     "lilt": {"channel_shrink_ratio": 2, "hidden_size": 48},
     "luke": {"entity_vocab_size": 8, "entity_emb_size": 16},
@@ -114,6 +123,8 @@ AGREEING: dict[str, dict[str, Any]] = {
                  "attention_head_size": 8, "is_decoder": False, "local_attn_chunk_length": 8, "feed_forward_size": 64},
     "roc_bert": {"pronunciation_vocab_size": 96, "pronunciation_embed_dim": 8, "shape_vocab_size": 96,
                  "shape_embed_dim": 8},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "switch_transformers": {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
     "xlm": {"emb_dim": 32},
     "xlstm": {"num_hidden_layers": 2, "head_dim": ..., "chunk_size": 16},
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
@@ -183,6 +194,9 @@ def _shrunk(default: PretrainedConfig) -> dict[str, Any]:
         kept = list(dict.fromkeys(layers))
         kept = kept if len(kept) > 1 else kept * 2
         given |= {"layer_types": kept, "num_hidden_layers": len(kept)}
+    for name in PER_LAYER & values.keys():
+        kept, count = list(dict.fromkeys(values[name] or ())), given.get("num_hidden_layers", 2)
+        given |= {name: (kept * count)[:count]} if kept else {}
     return given
 
 

@@ -17,6 +17,7 @@ from headrace.frontend.trace import trace
 from headrace.ir import AttentionType, Layout, PaddingRule, PositionSource, Program, Task, Verdict
 from headrace.lowering.forms.choose import ChooseLayout
 from headrace.lowering.pipeline import analyse, prepare
+from tests.coverage.generates import generates
 from tests.coverage.requests import Request, alone, answer, batch, request
 from tests.tiny import checkpoint, randomise
 
@@ -40,6 +41,8 @@ class Row:
         moved: where that is passed, by how much the eager model's own answers move when its weights change in the last
             bit: what float32 leaves open in them, of which its distance from float64 is one draw.
         packed, cached: whether batches run without padding, and whether keys and values can be kept; else the reason.
+        generates: whether it makes the tokens that transformers' `generate` makes, else the reason; None where no text
+            is asked of it.
         seconds: to trace, type and prove.
     """
 
@@ -54,6 +57,7 @@ class Row:
     moved: float | None = None
     packed: bool | str | None = None
     cached: bool | str | None = None
+    generates: bool | str | None = None
     route: str | None = None
     seconds: float = 0.0
     broken: str | None = None
@@ -88,6 +92,7 @@ def measure(row: Row, model: Any) -> Row:
             row.moved = _moved(program, traced.behaviour)
         row.packed = _packed(program)
         row.cached = _cached(program)
+        row.generates = generates(program, model)
     except HeadraceError as error:
         row.refused = f"{type(error).__name__}: {error}"
     except Exception as error:

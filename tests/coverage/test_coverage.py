@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.coverage import page
-from tests.coverage.configs import text_rows
+from tests.coverage.configs import text_rows, tiny_config
 from tests.coverage.work import row_of
 
 SERVED = (
@@ -19,6 +20,16 @@ SERVED = (
     ("deepseek_v3", "AutoModel"),
     ("llama4_text", "AutoModel"),
 )
+# What each does that others do not: a trigram, kernels made of tokens, two attentions a module, experts in a form of
+# their own, convolved keys, a mask beneath a bias. The default run has two; the others are at length what it does.
+UNUSUAL = (
+    "convbert",
+    "inkling_text",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in "mobilebert lilt diffllama dbrx longcat_flash openai_privacy_filter jetmoe doge".split()
+    ),
+)
 REFUSED = (("gemma-contradiction", "AutoModel", "contradicts"), ("llama-ignored-flag", "AutoModel", "contradicts"))
 
 
@@ -27,6 +38,32 @@ def test_a_row_is_served(architecture: str, head: str) -> None:
     record = row_of(architecture, head)
     assert page.status(record) == page.WITHIN, record
     assert record["packed"] is True
+
+
+@pytest.mark.parametrize("architecture", UNUSUAL)
+def test_what_is_like_no_other_is_served(architecture: str) -> None:
+    record = row_of(architecture, "AutoModel")
+    assert page.status(record) == page.WITHIN, record
+
+
+@pytest.mark.parametrize("architecture", ["lfm2", pytest.param("gemma3n_text", marks=pytest.mark.slow)])
+def test_a_row_generates(architecture: str) -> None:
+    """Convolutions beside attention; keys that layers share from the first one on, which are no cross attention."""
+    record = row_of(architecture, "AutoModelForCausalLM")
+    assert page.status(record) == page.WITHIN, record
+    assert record["generates"] is True, record
+
+
+@pytest.mark.parametrize("name", ["bailing_hybrid", "deepseek_v3", "flint", "gemma3n_text", "hy_v4", "lfm2", "smollm3"])
+def test_a_row_has_every_kind_of_layer(name: str) -> None:
+    """What a default configuration has in any layer, the tiny one has in one of its few."""
+    small, default = tiny_config(name), CONFIG_MAPPING[name]()
+    for field in ("layer_types", "mlp_layer_types", "indexer_types", "no_rope_layers"):
+        kinds = set(getattr(default, field, None) or ())
+        assert kinds <= set(getattr(small, field, None) or ()), field
+    assert getattr(small, "first_k_dense_replace", 0) < small.num_hidden_layers
+    assert len(getattr(small, "mlp_only_layers", None) or ()) < small.num_hidden_layers
+    assert bool(getattr(small, "num_kv_shared_layers", 0)) == bool(getattr(default, "num_kv_shared_layers", 0))
 
 
 @pytest.mark.parametrize("architecture", ["ibert", "squeezebert"])

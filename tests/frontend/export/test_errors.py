@@ -64,12 +64,16 @@ def test_the_reason_is_the_models_own_code(decide, reason, capfd):
         ("It needs pictures.\nMore of it.", " torch.export says: It needs pictures."),
         (
             "Specializations unexpectedly required (sequence)! For more information, run with TORCH_LOGS='+dynamic'.",
-            " torch.export says: Specializations unexpectedly required (sequence)!",
+            " torch.export says: the code takes one size of sequence alone",
         ),
         (
             "satisfy the generated guard 2 <= L['decoder_input_ids'].size()[1] and L['input_ids'].size()[1] <= "
             "158Specializations unexpectedly required (target)!",
             " torch.export says: the graph is right only where 2 <= target and sequence <= 158",
+        ),
+        (
+            "satisfy the generated guard 7 <= L['input_ids'].size()[1] and L['input_ids'].size()[1] <= 7",
+            " torch.export says: the graph is right only where sequence is 7",
         ),
         ("the generated guard Ne(s70, 2)", ""),
     ],

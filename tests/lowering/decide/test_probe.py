@@ -184,7 +184,7 @@ def test_a_shrunk_window_that_the_model_does_not_keep_is_refused(traced):
     program = TypeAttention()(made.program)
 
     class Ignores(Behaviour):
-        def reach(self, length, keys, places):
+        def reach(self, length, keys, places, rounding=0.0):
             return [{k: frozenset(range(k + 1, length)) for k in keys} for _ in program.nodes.attention]
 
     behaviour = made.behaviour
@@ -210,7 +210,7 @@ class Unheard:
     def stack_change(self, length):
         return self.change
 
-    def reach(self, length, keys, places):
+    def reach(self, length, keys, places, rounding=0.0):
         return []
 
     def shrunk(self, call_order, window):

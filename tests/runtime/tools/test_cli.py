@@ -40,7 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ),
         "tagger": (build("bert", "AutoModelForTokenClassification", num_labels=3, num_hidden_layers=1), bert_like()),
         "decoder": (build("qwen3"), gpt_like()),
-        "untypable": (build("convbert", num_hidden_layers=1), bert_like()),
+        "untypable": (build("llama-ignored-flag", num_hidden_layers=1), bert_like()),
     }
     for name, (model, tokenizer) in models.items():
         model.save_pretrained(base / name)
@@ -343,8 +343,8 @@ def test_no_arguments_show_the_help(headrace_: Any) -> None:
         (("explain", "/no/such/folder"), ("There is no folder /no/such/folder",)),
         (("embed", "{empty}", "w5"), ("has no config.json",)),
         (("embed", "{weightless}", "w5"), ("holds no weights",)),
-        (("explain", "{untypable}"), ("attention", "guessed")),
-        (("embed", "{untypable}", "w5"), ("attention", "guessed")),
+        (("explain", "{untypable}"), ("attention", "contradicts")),
+        (("embed", "{untypable}", "w5"), ("attention", "contradicts")),
         (
             ("tasks", "{encoder}", "--task", "translate"),
             ("The task translate is not supported", "Choose one of: embed"),
