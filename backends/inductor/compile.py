@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
+from headrace.backends.inductor.layers import roll_layers
 from headrace.backends.inductor.packages import Runner, compile_package
 from headrace.backends.inductor.paged import use_host_attention
 from headrace.ir import Layout, MaskKind, Program, Window
@@ -139,16 +140,22 @@ def compile_program(program: Program, decompositions: Decompositions = DECOMPOSI
     package = scratch.path / "model.pt2"
     needs = 2 * sum(weight.nbytes for weight in graphs.weights_of(program.graph).values())  # in the cache, and packed
     with quiet(), room_told("The compiled model", needs):
-        graph = program.graph
-        if program.form.layout is Layout.CACHED:
-            graph = graphs.rewrite(graph, use_host_attention)
-        lowered = graph.run_decompositions(dict(decompositions))
-        assert graphs.inputs_of(lowered) == program.signature.input_names, (
-            "the code takes its inputs in the graph's order"
-        )
-        compile_package(lowered.module(check_guards=False), lowered.example_inputs, package)
+        module = graphs.flat_module(program.graph)
+        for node in module.graph.nodes:
+            node.target = decompositions.get(node.target, node.target)
+        with debug.stage("layers"):
+            rolled = roll_layers(module)
+        with debug.stage("code"):
+            compile_package(module, _example(program), package, loops=bool(rolled))
     debug.say(debug.CODE, f"compiled package: {package}")
     return Compiled(package, program.signature.input_names, keep=scratch)
+
+
+def _example(program: Program) -> tuple[Any, ...]:
+    """The inputs that the program was exported with, in its order."""
+    args, named = program.graph.example_inputs
+    assert not args, "inputs are given by name"
+    return tuple(named[name] for name in program.signature.input_names)
 
 
 @contextmanager

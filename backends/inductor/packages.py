@@ -35,11 +35,17 @@ _loaded: dict[str, Scratch] = {}
 _loading = Guard()
 
 
-def compile_package(module: fx.GraphModule, example: tuple[tuple[Any, ...], dict[str, Any]], package: Path) -> None:
-    """Compile a module that holds its weights, and write code and weights to one file."""
+def compile_package(
+    module: fx.GraphModule, example: tuple[Any, ...], package: Path, loops: bool = False
+) -> None:
+    """Compile a module that holds its weights, and write code and weights to one file.
+
+    Args:
+        example: inputs, in the graph's order.
+        loops: whether loops stand in the graph.
+    """
     _own(module)
-    args, named = example
-    made: Any = compile_code(module, args, named, OUTSIDE)
+    made: Any = compile_code(module, example, OUTSIDE, loops)
     code = [Path(file) for file in made if isinstance(file, str) and file]
     (weights,) = (file for file in made if isinstance(file, Mapping))
     with zipfile.ZipFile(package, "w") as archive:

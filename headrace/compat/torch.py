@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.verifier import Verifier as ExportVerifier
+from torch._higher_order_ops.while_loop import while_loop_op as while_loop
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.export import ExportedProgram
@@ -53,6 +54,7 @@ __all__ = [
     "schema_arguments",
     "shapes_at_once",
     "specialized_floats",
+    "while_loop",
     "without_code",
     "without_modes",
     "without_stacks",
@@ -66,6 +68,7 @@ GUARDED = re.compile(r"L\['(\w+)'\]")
 scaled_mm = torch._scaled_mm
 # What operators are defined in that are no `custom_op`.
 LIBRARY = torch.library.Library("headrace", "FRAGMENT")  # type: ignore[no-untyped-call]
+LOOPS_PLANNED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 # Runs code that was compiled ahead of time for the CPU, from its library.
 CodeRunner = torch._C._aoti.AOTIModelContainerRunnerCpu
 
@@ -201,13 +204,18 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_code(module: fx.GraphModule, args: Any, named: Any, options: Mapping[str, Any]) -> Any:
+def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any], loops: bool) -> Any:
     """Compile a module ahead of time.
+
+    Args:
+        loops: whether it holds any.
 
     Returns:
         The files of the code, and the weights by name where the options leave them outside.
     """
-    return torch._inductor.aot_compile(module, args, named, options=dict(options))
+    # Up to 2.12 the plan of memory counts what a loop computes among what surrounds it, and fails.
+    planned = dict(options) if not loops or LOOPS_PLANNED else {**options, "allow_buffer_reuse": False}
+    return torch._inductor.aot_compile(module, args, options=planned)
 
 
 def mark_dynamic(value: Tensor, place: int, bounds: tuple[int, int] | None) -> None:
