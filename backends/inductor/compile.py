@@ -20,8 +20,7 @@ from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.backends.inductor.layers import roll_layers
 from headrace.backends.inductor.packages import Runner, compile_package
-from headrace.backends.inductor.paged import use_host_attention
-from headrace.ir import Layout, MaskKind, Program, Window
+from headrace.ir import MaskKind, Program, Window
 from headrace.ops import cached, stateful  # noqa: F401 - code that is loaded calls their operators
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
 from headrace.utils.forks import on_living_threads

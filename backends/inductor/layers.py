@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from headrace import debug
-from headrace.compat.torch import while_loop
+from headrace.compat.torch import index_below, while_loop
 from headrace.graphs.repeats import Repeat, find_repeats
 
 STACK = "headrace_layers"
@@ -75,7 +75,8 @@ def _item(values: Sequence[Any], place: int) -> Any:
 def _latest(graph: fx.Graph, repeat: Repeat) -> fx.Node:
     """The last node of all that the loop reads: what comes after the layers stands behind it."""
     read = {*repeat.shared, *(value for value, _ in repeat.carried), repeat.layers[0][0]}
-    return next(node for node in reversed(graph.nodes) if node in read)
+    latest: fx.Node = next(node for node in reversed(graph.nodes) if node in read)
+    return latest
 
 
 def _device(layer: Sequence[fx.Node]) -> torch.device:
@@ -100,13 +101,13 @@ def _condition(taken: int, count: int) -> fx.GraphModule:
 
 
 def _body(repeat: Repeat, module: fx.GraphModule, count: int) -> fx.GraphModule:
-    """One layer: of its number, what it is handed, the weights of all and what all share, to the next number and values."""
+    """One layer: takes its number, what it is handed, all weights and what all share; gives the next number and values."""
     graph = fx.Graph()
     number = graph.placeholder("number")
     known = {value: graph.placeholder(f"carried_{order}") for order, (value, _) in enumerate(repeat.carried)}
     stacks = [graph.placeholder(f"weights_{order}") for order in range(len(repeat.weights))]
     shared = {value: graph.placeholder(f"shared_{order}") for order, value in enumerate(repeat.shared)}
-    index = graph.call_function(_index, (number, count))
+    index = graph.call_function(index_below, (number, count))
     for weight, stack in zip(repeat.weights, stacks, strict=True):
         known[weight] = graph.call_function(torch.ops.aten.select.int, (stack, 0, index))
     known |= shared
@@ -119,11 +120,3 @@ def _body(repeat: Repeat, module: fx.GraphModule, count: int) -> fx.GraphModule:
     following = graph.call_function(torch.ops.aten.add.Tensor, (number, 1))
     graph.output((following, *handed))
     return fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _index(number: Tensor, count: int) -> Any:
-    """The number of a layer as an index that is known to be one."""
-    index = number.item()
-    torch._check(index >= 0)
-    torch._check(index < count)
-    return index

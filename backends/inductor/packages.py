@@ -35,9 +35,7 @@ _loaded: dict[str, Scratch] = {}
 _loading = Guard()
 
 
-def compile_package(
-    module: fx.GraphModule, example: tuple[Any, ...], package: Path, loops: bool = False
-) -> None:
+def compile_package(module: fx.GraphModule, example: tuple[Any, ...], package: Path, loops: bool = False) -> None:
     """Compile a module that holds its weights, and write code and weights to one file.
 
     Args:

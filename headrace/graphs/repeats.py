@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -13,13 +13,14 @@ from torch import Tensor, fx
 from headrace.compat.torch import OpOverload, pytree, writes
 
 # A stretch of fewer nodes that repeats once is not worth a loop.
-LEAST_SAVED = 12
+LEAST_SAVED = 10
 # Layers of so many kinds at most take turns, where nothing but what they read tells them apart.
 MOST_KINDS = 8
 
 # What a value is to the layers that read it: alike to all, a weight of each, or made by the layer before at some place.
 SHARED, WEIGHT = "shared", "weight"
 Role = str | int
+Reads = Mapping[fx.Node, tuple[fx.Node, ...]]
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,13 @@ def find_repeats(module: fx.GraphModule) -> list[Repeat]:
     """The stretches that repeat, those that save most first; no node is in two of them.
 
     Args:
-        module: with its weights as attributes, without writes in place among what repeats.
+        module: with its weights as attributes.
     """
     order = [node for node in module.graph.nodes if node.op == "call_function"]
     labels: list[Hashable] = [_label(node, module) for node in order]
+    read = {node: _read(node) for node in order}
     found = []
-    while (best := _best(order, labels)) is not None:
+    while (best := _best(order, labels, read)) is not None:
         found.append(best)
         taken = {node for layer in best.layers for node in layer}
         labels = [object() if node in taken else label for node, label in zip(order, labels, strict=True)]
@@ -76,17 +78,16 @@ def _look(value: Any) -> Any:
     return [_look(one) for one in value] if isinstance(value, (tuple, list)) else str(value)
 
 
-def _best(order: Sequence[fx.Node], labels: Sequence[Hashable]) -> Repeat | None:
+def _best(order: Sequence[fx.Node], labels: Sequence[Hashable], read: Reads) -> Repeat | None:
     """What saves most among the stretches of each length that layers may have."""
     best, most = None, LEAST_SAVED - 1
-    for start, length, size in sorted(_runs(labels), key=lambda run: run[1] - run[2], reverse=True):
-        if size - length <= most:
-            continue
+    for start, length, size in sorted(_runs(labels), key=lambda run: run[1] - run[2]):
         for first in _rotations(order, start, length, size):
-            made = _longest(order, first, length, start + size)
+            if (start + size - first) // length * length - length <= most:
+                continue
+            made = _longest(order[first : start + size], length, read)
             if made is not None and (saved := (len(made.layers) - 1) * length) > most:
                 best, most = made, saved
-                break
     return best
 
 
@@ -125,11 +126,12 @@ def _rotations(order: Sequence[fx.Node], start: int, length: int, size: int) -> 
     return sorted(begins, key=lambda first: (crossing(first), first))
 
 
-def _longest(order: Sequence[fx.Node], first: int, length: int, end: int) -> Repeat | None:
-    """The layers from a place on, as many as follow the first in all that they read; None where that is one."""
-    matching = _Matching(tuple(order[first : first + length]))
-    for begin in range(first + length, end - length + 1, length):
-        if not matching.take(tuple(order[begin : begin + length])):
+def _longest(stretch: Sequence[fx.Node], length: int, read: Reads) -> Repeat | None:
+    """The layers that a stretch begins with, as many as follow the first in all that they read; None if only that."""
+    first, *others = (tuple(stretch[begin : begin + length]) for begin in range(0, len(stretch) - length + 1, length))
+    matching = _Matching(first, read)
+    for layer in others:
+        if not matching.take(layer):
             break
     while len(matching.layers) > 1 and not matching.closed():
         matching.layers.pop()
@@ -139,8 +141,8 @@ def _longest(order: Sequence[fx.Node], first: int, length: int, end: int) -> Rep
 class _Matching:
     """Layers that were found to be wired as the first."""
 
-    def __init__(self, layer: tuple[fx.Node, ...]) -> None:
-        self.layers = [layer]
+    def __init__(self, layer: tuple[fx.Node, ...], read: Reads) -> None:
+        self.layers, self._read = [layer], read
         # What the first layer reads of others, and what that is to it.
         self._roles: dict[fx.Node, Role] = {}
         self._weights: dict[fx.Node, list[fx.Node]] = {}
@@ -150,7 +152,7 @@ class _Matching:
         own, before, first = (_places(one) for one in (layer, self.layers[-1], self.layers[0]))
         roles, weights = dict(self._roles), dict[fx.Node, fx.Node]()
         for node, model in zip(layer, self.layers[0], strict=True):
-            for arg, of_first in zip(_read(node), _read(model), strict=True):
+            for arg, of_first in zip(self._read[node], self._read[model], strict=True):
                 if arg in own or of_first in first:
                     if own.get(arg) != first.get(of_first):
                         return False
@@ -198,6 +200,6 @@ def _places(layer: Sequence[fx.Node]) -> dict[fx.Node, int]:
     return {node: place for place, node in enumerate(layer)}
 
 
-def _read(node: fx.Node) -> list[fx.Node]:
+def _read(node: fx.Node) -> tuple[fx.Node, ...]:
     """The nodes that it reads, once for each place where one stands."""
-    return [value for value in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(value, fx.Node)]
+    return tuple(value for value in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(value, fx.Node))

@@ -39,7 +39,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("package") / "odd.pt2"
     rows = torch.export.Dim("rows", min=2, max=64)
     exported = torch.export.export(Odd(), (torch.ones(3, WIDTH),), dynamic_shapes=({0: rows},))
-    compile_package(exported.module(check_guards=False), exported.example_inputs, path)
+    compile_package(exported.module(check_guards=False), exported.example_inputs[0], path)
     return path
 
 
