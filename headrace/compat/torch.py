@@ -41,6 +41,7 @@ __all__ = [
     "TorchDispatchMode",
     "argument_names",
     "compile_code",
+    "compiler_settings",
     "define",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
@@ -56,6 +57,7 @@ __all__ = [
     "scaled_mm",
     "schema_arguments",
     "shapes_at_once",
+    "size_bounds",
     "specialized_floats",
     "while_loop",
     "without_code",
@@ -213,21 +215,31 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any], loops: bool) -> Any:
+def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Compile a module ahead of time.
-
-    Args:
-        loops: whether it holds any.
 
     Returns:
         The files of the code, and the weights by name where the options leave them outside.
     """
     chosen = {**BRIEF, **options}
-    if loops and not LOOPS_PLANNED:
+    if not LOOPS_PLANNED and any(node.target is while_loop for node in module.graph.nodes):
         chosen["allow_buffer_reuse"] = False
     if inductor.config.cpp.vec_isa_ok is None and platform.machine() in X86:
         chosen["cpp.vec_isa_ok"] = True
     return inductor.aot_compile(module, args, options=chosen)
+
+
+def compiler_settings() -> str:
+    """All settings of the compiler that its code may depend on."""
+    return str(sorted(inductor.config.save_config_portable().items(), key=str))
+
+
+def size_bounds(size: Any) -> str:
+    """Between what a free size lies; empty for a number."""
+    if not isinstance(size, torch.SymInt):
+        return ""
+    known = size.node.shape_env.var_to_range
+    return str([(str(symbol), str(known.get(symbol))) for symbol in sorted(size.node.expr.free_symbols, key=str)])
 
 
 def mark_dynamic(value: Tensor, place: int, bounds: tuple[int, int] | None) -> None:
