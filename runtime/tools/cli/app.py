@@ -12,7 +12,7 @@ import typer
 from headrace import __version__
 from headrace.errors import warn
 from headrace.runtime.tools.cli import console, files
-from headrace.runtime.tools.cli.commands import parity, saved
+from headrace.runtime.tools.cli.commands import cache, parity, saved
 from headrace.runtime.tools.cli.commands.answering import add_commands
 from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import (
@@ -135,6 +135,7 @@ app.command(name="compile")(saved.compile_)
 app.command()(saved.export)
 app.command()(saved.inspect)
 app.command()(saved.verify)
+app.command()(cache.cache)
 app.add_typer(parity.app)
 
 

@@ -47,7 +47,7 @@ def test_what_fails_is_not_kept(folder: Path) -> None:
 def test_a_damaged_entry_is_made_anew(damage: object, folder: Path) -> None:
     fetch(KEY, "", lambda: b"code")
     path = folder / f"{KEY}.code"
-    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    path.write_bytes(damage(path.read_bytes()))
     assert fetch(KEY, "", lambda: b"anew") == b"anew"
     assert fetch(KEY, "", never) == b"anew"
 
