@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from headrace.backends.inductor.compile import Compiled, compile_program
+from headrace.backends.inductor.compile import Compiled, compile_program, load_package
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.errors import TargetError
 from headrace.ir import Program
@@ -48,4 +48,4 @@ class Cpu(OnTensors):
 
     def load(self, path: Path, program: Program) -> Compiled:
         """Load a saved package; needs no compiler."""
-        return Compiled(path, program)
+        return load_package(path, program)

@@ -1,6 +1,6 @@
 """The one debug switch: HEADRACE_DEBUG=0..4.
 
-1 names the stages, 2 adds the time of each pass, 3 the IR after each pass, 4 the generated code's place.
+1 names the stages and what each took, 3 adds the IR after each pass, 4 the generated code's place.
 """
 
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from headrace.utils.stderr import Stderr
 
-STAGES, TIMES, PROGRAMS, CODE = 1, 2, 3, 4
+STAGES, PROGRAMS, CODE = 1, 3, 4
 
 
 def level() -> int:
@@ -27,8 +27,14 @@ def say(at: int, text: str) -> None:
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Name a stage as it begins and, from level 2, time it."""
+    """Name a stage as it begins, and say what it took by the clock, and of the processor's time."""
     say(STAGES, name)
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), _worked()
     yield
-    say(TIMES, f"{name}: {time.perf_counter() - started:.3f} s")
+    say(STAGES, f"{name}: {time.perf_counter() - started:.3f} s, {_worked() - worked:.3f} s of the processor")
+
+
+def _worked() -> float:
+    """Seconds of the processor that this process and those that it has waited for have had."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

@@ -89,6 +89,14 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_code_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What one worker compiles the others read, and no other session: each compiles what it tests."""
+    made = tmp_path_factory.getbasetemp()
+    session = made.parent if os.environ.get("PYTEST_XDIST_WORKER") else made
+    os.environ["HEADRACE_CODE_CACHE"] = str(session / "code")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Also where torch was imported before the environment said so."""
     import sys

@@ -10,21 +10,23 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
-from headrace.backends.inductor.packages import Runner, compile_package
+from headrace.backends.inductor.layers import roll_layers
+from headrace.backends.inductor.packages import Runner, compile_module, compose, read_package, write_package
 from headrace.backends.inductor.paged import use_host_attention
 from headrace.ir import Layout, MaskKind, Program, Window
 from headrace.ops import cached, stateful  # noqa: F401 - code that is loaded calls their operators
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
 from headrace.utils.forks import on_living_threads
-from headrace.utils.scratch import Scratch, room_told
+from headrace.utils.scratch import room_told
 
 
 def sdpa_attention(
@@ -102,6 +104,8 @@ def plain_mask(
     return materialise_mask(padding, batch, q_len, kv_len, q_offset, kv_offset, kind, Window(*window), device)
 
 
+# What the files on the way to compiled code take, without any weights.
+CODE_BYTES = 1 << 26
 Decompositions = Mapping[Any, Callable[..., Tensor]]
 DECOMPOSITIONS: Decompositions = {
     ATTENTION: sdpa_attention,
@@ -112,15 +116,13 @@ DECOMPOSITIONS: Decompositions = {
 
 
 class Compiled:
-    """An ahead-of-time compiled program, loaded from its package."""
+    """An ahead-of-time compiled program."""
 
-    def __init__(self, package: Path, program: Program, keep: Any = None) -> None:
-        """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
+    def __init__(self, runner: Runner, program: Program, write: Callable[[Path], object]) -> None:
+        """Take what runs the program's inputs in its order, and what writes it to a package."""
         self.calls = 0
-        self._package, self._inputs, self._keep = package, program.signature.input_names, keep
-        self._alone = len(program.signature.outputs) == 1
-        with room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
-            self._run = Runner(package)
+        self._run, self._write = runner, write
+        self._inputs, self._alone = program.signature.input_names, len(program.signature.outputs) == 1
 
     @on_living_threads
     @torch.no_grad()
@@ -131,26 +133,55 @@ class Compiled:
         return outputs[0] if self._alone else tuple(outputs)
 
     def save(self, path: Path) -> None:
-        """Copy the package."""
-        shutil.copyfile(self._package, path)
+        """Write a package."""
+        self._write(path)
+
+
+def load_package(package: Path, program: Program) -> Compiled:
+    """Load what a compiled program's `save` wrote."""
+    with room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
+        runner = read_package(package)
+    return Compiled(runner, program, partial(shutil.copyfile, package))
 
 
 def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
-    """Decompose the IR's operators and compile the graph ahead of time."""
-    scratch = Scratch()
-    package = scratch.path / "model.pt2"
-    needs = 2 * sum(weight.nbytes for weight in graphs.weights_of(program.graph).values())  # in the cache, and packed
-    with quiet(), room_told("The compiled model", needs):
-        graph = program.graph
-        if program.form.layout is Layout.CACHED:
-            graph = graphs.rewrite(graph, use_host_attention)
-        lowered = graph.run_decompositions(dict(decompositions))
-        assert graphs.inputs_of(lowered) == program.signature.input_names, (
-            "the code takes its inputs in the graph's order"
-        )
-        compile_package(lowered.module(check_guards=False), lowered.example_inputs, package)
-    debug.say(debug.CODE, f"compiled package: {package}")
-    return Compiled(package, program, keep=scratch)
+    """Compile a program ahead of time, the IR's operators by what they are made of and layers that repeat once."""
+    with quiet(), room_told("The compiled model", CODE_BYTES):
+        module = _module(program, decompositions)
+        with debug.stage("layers"):
+            stacks = roll_layers(module)
+        with debug.stage("code"):
+            code, weights = compile_module(module, _example(program), stacks, _label(program))
+        with debug.stage("load code"):
+            runner = Runner(code.files(), compose(weights))
+    return Compiled(runner, program, lambda path: write_package(path, code, compose(weights)))
+
+
+def _module(program: Program, decompositions: Decompositions) -> fx.GraphModule:
+    """The graph with its weights and without operators of the IR, which takes the inputs in the program's order."""
+    graph = program.graph
+    if program.form.layout is Layout.CACHED:  # it writes to what it is given, which is traced into values and copies
+        graph = graphs.rewrite(graph, use_host_attention).run_decompositions(dict(decompositions))
+    module = graphs.flat_module(graph)
+    for node in module.graph.nodes:
+        node.target = decompositions.get(node.target, node.target)
+    taken = tuple(node.name for node in module.graph.find_nodes(op="placeholder"))
+    assert taken == program.signature.input_names, "the code takes its inputs in the graph's order"
+    return module
+
+
+def _label(program: Program) -> str:
+    returned = "+".join(output.kind for output in program.signature.outputs)
+    return f"{program.source.name}, {returned}, {program.dtype}, torch {torch.__version__}"
+
+
+def _example(program: Program) -> tuple[Any, ...]:
+    """The inputs that the program was exported with, in its order."""
+    args, named = program.graph.example_inputs
+    assert not args, "inputs are given by name"
+    made = tuple(named[name] for name in program.signature.input_names)
+    assert all(one.is_contiguous() for one in made), "the code keeps its example's strides"
+    return made
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""Packages of ahead-of-time compiled code: a library that a process loads once, and weights that go with the model.
+"""Ahead-of-time compiled code, and packages: files of code with the weights of one model.
 
+Code holds no weights and depends on none, so that it serves every model of the same graph, and the cache may keep it.
 torch by itself puts the weights into the library. No process ever gives that back, since its thread-local variables
 and unique symbols keep it where it is, so every model that was loaded and deleted would leave its weights behind.
 """
@@ -10,20 +11,22 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from headrace.backends.inductor.fingerprint import fingerprint
+from headrace.backends.inductor.weights import Parts, name_weights, owned, stand_in
 from headrace.compat.torch import CodeRunner, compile_code
 from headrace.errors import ArtifactError
+from headrace.utils.code_cache import fetch
 from headrace.utils.forks import Guard
 from headrace.utils.scratch import Scratch
 
 Weights = Mapping[str, Tensor]
-WEIGHTS = "weights.pt"
+WEIGHTS, CONSTANTS = "weights.pt", "constants.pt"
 # Code that leaves its weights outside, and names them.
 OUTSIDE = {
     "aot_inductor.package": True,
@@ -35,43 +38,85 @@ _loaded: dict[str, Scratch] = {}
 _loading = Guard()
 
 
-def compile_package(module: fx.GraphModule, example: tuple[tuple[Any, ...], dict[str, Any]], package: Path) -> None:
-    """Compile a module that holds its weights, and write code and weights to one file."""
-    _own(module)
-    args, named = example
-    assert all(one.is_contiguous() for one in (*args, *named.values())), "the code keeps its example's strides"
-    made: Any = compile_code(module, args, named, OUTSIDE)
-    code = [Path(file) for file in made if isinstance(file, str) and file]
-    (weights,) = (file for file in made if isinstance(file, Mapping))
-    with zipfile.ZipFile(package, "w") as archive:
+class Code:
+    """A library and what it reads beside it: files by name, and the tensors that the compiler made."""
+
+    def __init__(self, content: bytes) -> None:
+        """Take what `compile_module` made."""
+        self.content = content
+
+    def files(self) -> dict[str, bytes]:
+        """The files by their names."""
+        with zipfile.ZipFile(io.BytesIO(self.content)) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+
+
+def compile_module(
+    module: fx.GraphModule, example: tuple[Any, ...], stacks: Mapping[str, Parts], label: str
+) -> tuple[Code, dict[str, Parts]]:
+    """Compile a module, or take what was compiled from a like one.
+
+    Args:
+        module: with its weights as attributes; its graph is changed.
+        example: inputs, in the graph's order.
+        stacks: the attributes that stand for several weights, in one tensor each, and those weights.
+        label: of the code, for people.
+
+    Returns:
+        The code and the weights that it takes, by name, as `compose` makes them.
+    """
+    weights = name_weights(module, stacks)
+    key = fingerprint(module, weights, OUTSIDE)
+    return Code(fetch(key, label, lambda: _compiled(module, example, weights))), weights
+
+
+def _compiled(module: fx.GraphModule, example: tuple[Any, ...], weights: Mapping[str, Parts]) -> bytes:
+    for name, parts in weights.items():
+        module.register_buffer(name, stand_in(parts), persistent=False)
+    made: Any = compile_code(module, example, OUTSIDE)
+    code = [Path(file) for file in made if isinstance(file, str) and Path(file).suffix in (".so", ".json")]
+    (held,) = (file for file in made if isinstance(file, Mapping))
+    constants = {name: value.detach() for name, (value, _) in held.items() if name not in weights}
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in code:
             archive.write(file, file.name)
+        with archive.open(CONSTANTS, "w") as file_:
+            torch.save(constants, file_)
+    return content.getvalue()
+
+
+def compose(weights: Mapping[str, Parts]) -> dict[str, Tensor]:
+    """The weights in the tensors that code takes."""
+    return {name: torch.stack(parts) if len(parts) > 1 else owned(parts[0]) for name, parts in weights.items()}
+
+
+def write_package(package: Path, code: Code, weights: Weights) -> None:
+    """Write code and weights to one file."""
+    with zipfile.ZipFile(package, "w") as archive:
+        for name, content in code.files().items():
+            archive.writestr(name, content)
         with archive.open(WEIGHTS, "w", force_zip64=True) as held:
-            torch.save({name: weight.detach() for name, (weight, _) in weights.items()}, held)
-
-
-def _own(module: fx.GraphModule) -> None:
-    """Give each weight a storage of its own: the code copies whole storages, from the weight's first value on."""
-    for node in module.graph.find_nodes(op="get_attr"):
-        held = attrgetter(str(node.target))(module)
-        if isinstance(held, Tensor) and held.untyped_storage().nbytes() != held.nbytes:
-            held.data = held.data.clone()
+            torch.save(dict(weights), held)
 
 
 class Runner:
     """Compiled code with weights of its own."""
 
-    def __init__(self, package: Path) -> None:
-        """Load what `compile_package` wrote.
+    def __init__(self, files: Mapping[str, bytes], weights: Weights) -> None:
+        """Load code.
 
-        Raises:
-            ArtifactError: it is something else.
+        Args:
+            files: the code's, by name.
+            weights: by the names that the code has for them; they are copied.
         """
-        library, weights = _read(package)
+        with _loading.lock:
+            library = _unpacked(files)
         self._runner = CodeRunner(str(library), 1)
+        known = {**torch.load(io.BytesIO(files[CONSTANTS]), weights_only=True), **weights}
         names = self._runner.get_constant_names_to_original_fqns()
         # Copied: torch never gives up what it was only shown.
-        held = {name: weights[source] for name, source in names.items()}
+        held = {name: known[source] for name, source in names.items()}
         self._runner.update_constant_buffer(held, use_inactive=False, validate_full_updates=True, user_managed=False)
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -80,30 +125,33 @@ class Runner:
         return outputs
 
 
-def _read(package: Path) -> tuple[Path, Weights]:
-    """Where the package's library lies, unpacked, and its weights."""
+def read_package(package: Path) -> Runner:
+    """Load what `write_package` wrote.
+
+    Raises:
+        ArtifactError: it is something else.
+    """
     try:
         with zipfile.ZipFile(package) as archive:
-            code = {name: archive.read(name) for name in archive.namelist() if name != WEIGHTS}
+            files = {name: archive.read(name) for name in archive.namelist() if name != WEIGHTS}
             weights = torch.load(io.BytesIO(archive.read(WEIGHTS)), weights_only=True)
+        return Runner(files, weights)
     except (zipfile.BadZipFile, KeyError) as error:
         raise ArtifactError(
             f"{package} is no compiled code of this version: {error}. Compile the model again."
         ) from error
-    with _loading.lock:
-        return _unpacked(code), weights
 
 
-def _unpacked(code: Mapping[str, bytes]) -> Path:
+def _unpacked(files: Mapping[str, bytes]) -> Path:
     """The library of some code, in the folder that it was first loaded from: a process then has it once."""
     digest = hashlib.sha256()
-    for name, content in sorted(code.items()):
+    for name, content in sorted(files.items()):
         digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(content).digest())
-    library = next(name for name in code if name.endswith(".so"))
+    library = next(name for name in files if name.endswith(".so"))
     held = _loaded.get(digest.hexdigest())
     if held is None or not (held.path / library).exists():  # as after a fork whose parent has ended
         held = Scratch()
-        for name, content in code.items():
+        for name, content in files.items():
             (held.path / PurePath(name).name).write_bytes(content)
         _loaded[digest.hexdigest()] = held
     return held.path / library

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch import _inductor as inductor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.verifier import Verifier as ExportVerifier
+from torch._higher_order_ops.while_loop import while_loop_op as while_loop
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.export import ExportedProgram
@@ -38,10 +41,12 @@ __all__ = [
     "TorchDispatchMode",
     "argument_names",
     "compile_code",
+    "compiler_settings",
     "define",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
     "guarded",
+    "index_below",
     "is_composite",
     "mark_dynamic",
     "oblivious_sizes",
@@ -52,7 +57,9 @@ __all__ = [
     "scaled_mm",
     "schema_arguments",
     "shapes_at_once",
+    "size_bounds",
     "specialized_floats",
+    "while_loop",
     "without_code",
     "without_modes",
     "without_stacks",
@@ -66,6 +73,13 @@ GUARDED = re.compile(r"L\['(\w+)'\]")
 scaled_mm = torch._scaled_mm
 # What operators are defined in that are no `custom_op`.
 LIBRARY = torch.library.Library("headrace", "FRAGMENT")  # type: ignore[no-untyped-call]
+# Of Inductor's options. Headers compiled once for all cost 300 MB and as much time as five models gain by them.
+BRIEF = {"aot_inductor.precompile_headers": False}
+# Where the compiler need not be tried with each instruction set that the processor has: every one that compiles torch's
+# headers knows those of these machines but for AMX, which torch tries in any case.
+X86 = ("x86_64", "AMD64")
+# Up to 2.12 the plan of memory counts what a loop computes among what surrounds the loop, and fails.
+LOOPS_PLANNED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 # Runs code that was compiled ahead of time for the CPU, from its library.
 CodeRunner = torch._C._aoti.AOTIModelContainerRunnerCpu
 
@@ -201,13 +215,31 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_code(module: fx.GraphModule, args: Any, named: Any, options: Mapping[str, Any]) -> Any:
+def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Compile a module ahead of time.
 
     Returns:
         The files of the code, and the weights by name where the options leave them outside.
     """
-    return torch._inductor.aot_compile(module, args, named, options=dict(options))
+    chosen = {**BRIEF, **options}
+    if not LOOPS_PLANNED and any(node.target is while_loop for node in module.graph.nodes):
+        chosen["allow_buffer_reuse"] = False
+    if inductor.config.cpp.vec_isa_ok is None and platform.machine() in X86:
+        chosen["cpp.vec_isa_ok"] = True
+    return inductor.aot_compile(module, args, options=chosen)
+
+
+def compiler_settings() -> str:
+    """All settings of the compiler that its code may depend on."""
+    return str(sorted(inductor.config.save_config_portable().items(), key=str))
+
+
+def size_bounds(size: Any) -> str:
+    """Between what a free size lies; empty for a number."""
+    if not isinstance(size, torch.SymInt):
+        return ""
+    known = size.node.shape_env.var_to_range
+    return str([(str(symbol), str(known.get(symbol))) for symbol in sorted(size.node.expr.free_symbols, key=str)])
 
 
 def mark_dynamic(value: Tensor, place: int, bounds: tuple[int, int] | None) -> None:
@@ -222,6 +254,14 @@ def specialized_floats() -> AbstractContextManager[Any]:
     """Compile with the numbers of functions as constants, where torch would make an input of each."""
     patched: AbstractContextManager[Any] = torch._dynamo.config.patch(specialize_float=True)
     return patched
+
+
+def index_below(number: Tensor, count: int) -> Any:
+    """A tensor's one number as an index into so many, which tracers then know it to be."""
+    index = number.item()
+    torch._check(index >= 0)  # type: ignore[no-untyped-call]
+    torch._check(index < count)  # type: ignore[no-untyped-call]
+    return index
 
 
 def define(schema: str, run: Callable[..., Tensor], like: Callable[..., Tensor]) -> Any:

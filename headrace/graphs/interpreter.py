@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from headrace.compat.torch import pytree
 
@@ -122,6 +123,25 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 def flat_module(exported: ExportedProgram) -> fx.GraphModule:
     """The graph as a module that holds its weights, takes its inputs by position and checks none of them."""
+    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in exported.graph_signature.output_specs):
+        return _unlifted(exported)
+    graph = copy.deepcopy(exported.graph)
+    given = (node for node in list(graph.nodes) if node.op == "placeholder")
+    held: dict[str, Any] = {}
+    for node, spec in zip(given, exported.graph_signature.input_specs, strict=True):
+        if spec.kind is not InputKind.USER_INPUT:
+            name = str(spec.target)
+            held[name] = exported.constants[name] if name in exported.constants else exported.state_dict[name]
+            with graph.inserting_before(node):
+                weight = graph.create_node("get_attr", name)
+            weight.meta = node.meta
+            node.replace_all_uses_with(weight)
+            graph.erase_node(node)
+    return fx.GraphModule(held, graph)
+
+
+def _unlifted(exported: ExportedProgram) -> fx.GraphModule:
+    """The same of a program that writes to what it is given or holds."""
     module = exported.module(check_guards=False)
     module.graph.set_codegen(fx.graph.CodeGen())
     flat = fx.GraphModule(module, module.graph)

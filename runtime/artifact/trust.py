@@ -14,8 +14,8 @@ from pathlib import Path
 
 from headrace.errors import ArtifactError, warn
 from headrace.utils.inside import real
+from headrace.utils.ownership import OTHERS, open_parents, open_to_others
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
 # What asking for the register raises where it cannot be entered, or where the user has no home.
 UNREACHABLE = (OSError, RuntimeError)
 
@@ -75,35 +75,19 @@ def _doubt(folder: Path, digest: str) -> str:
         place = real(register())
         if not (place / digest).is_file():
             return f"it was not saved by this user here: nothing in {place} says so"
-        noted, held = _open_parents(place / digest, "the register of saved models"), _open_parents(real(folder), "it")
+        noted, held = open_parents(place / digest, "the register of saved models"), open_parents(real(folder), "it")
         return next(chain(noted, held, _open_within(folder)), "")
     except UNREACHABLE as error:
         return f"whether this user saved it here cannot be looked up ({error})"
 
 
-def _open_parents(path: Path, what: str) -> Iterator[str]:
-    """The folders above in which others can put something else in the path's place."""
-    for parent in reversed(path.parents):
-        status = parent.stat()
-        # In a folder such as /tmp all may write, and none may replace what is another's.
-        if found := _others(status, f"{parent}, in which {what} lies", sticky=bool(status.st_mode & stat.S_ISVTX)):
-            yield found
-
-
 def _open_within(folder: Path) -> Iterator[str]:
     """What others can change, or may lie elsewhere."""
-    if found := _others(folder.stat(), "it"):
+    if found := open_to_others(folder.stat(), "it"):
         yield found
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_symlink():  # even to within: on the way it may pass where others can turn it
             yield f"{name} is a link, of which `save` makes none"
-        elif found := _others(path.stat(), str(name)):
+        elif found := open_to_others(path.stat(), str(name)):
             yield found
-
-
-def _others(status: os.stat_result, what: str, sticky: bool = False) -> str:
-    """What others than this user and root have to do with a file, in words; empty where they have nothing."""
-    if status.st_uid not in (0, os.geteuid()):
-        return f"others own {what}"
-    return f"others can write to {what} (chmod go-w ends that)" if status.st_mode & OTHERS and not sticky else ""

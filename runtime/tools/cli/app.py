@@ -12,7 +12,7 @@ import typer
 from headrace import __version__
 from headrace.errors import warn
 from headrace.runtime.tools.cli import console, files
-from headrace.runtime.tools.cli.commands import parity, saved
+from headrace.runtime.tools.cli.commands import cache, parity, saved
 from headrace.runtime.tools.cli.commands.answering import add_commands
 from headrace.runtime.tools.cli.commands.serve import serve
 from headrace.runtime.tools.cli.opening import Opening, several
@@ -137,6 +137,7 @@ app.command()(saved.export)
 app.command()(saved.inspect)
 app.command()(saved.verify)
 app.command()(serve)
+app.command()(cache.cache)
 app.add_typer(parity.app)
 
 
