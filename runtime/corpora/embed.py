@@ -95,12 +95,12 @@ def embed_files(
     output = Output(Path(out), {"model": digest or digest_of(model), "options": options, "rows": ROWS})
 
     def read(item: tuple[Source, Part]) -> Read:
-        return _read(call, item[1], before, cuts)
+        return read_rows(call, item[1].rows, before, cuts)
 
     done = Embedded()
     with closing(output), bar("Embedding rows", shown=progress) as shown:
         for (source, part), found in made_ahead(_left(sources, output, done), read):
-            vectors, errors = _vectors(call, found, len(part.rows), normalize, dimensions)
+            vectors, errors = vectors_of(call, found, len(part.rows), normalize, dimensions)
             output.write(source, part, vectors, errors)
             done.rows, done.parts = done.rows + len(errors), done.parts + 1
             done.failed += sum(error is not None for error in errors)
@@ -144,9 +144,10 @@ def _left(sources: Iterable[Source], output: Output, done: Embedded) -> Iterator
         yield from ((source, part) for part in source.parts(written))
 
 
-def _read(call: Call, part: Part, prompt: str | None, cuts: bool) -> Read:
-    texts = {place: row for place, row in enumerate(part.rows) if isinstance(row, str)}
-    errors = {place: row.reason for place, row in enumerate(part.rows) if isinstance(row, Lacking)}
+def read_rows(call: Call, rows: Sequence[str | Lacking], prompt: str | None, cuts: bool) -> Read:
+    """Rows as tokens; where one cannot be read, why."""
+    texts = {place: row for place, row in enumerate(rows) if isinstance(row, str)}
+    errors = {place: row.reason for place, row in enumerate(rows) if isinstance(row, Lacking)}
 
     def read(some: list[str]) -> list[Encoded]:
         return call.texts().encode(some, truncate=cuts, prompt=prompt)
@@ -160,10 +161,10 @@ def _read(call: Call, part: Part, prompt: str | None, cuts: bool) -> Read:
     return Read(dict(zip(texts, sound, strict=True)), errors)
 
 
-def _vectors(
+def vectors_of(
     call: Call, read: Read, count: int, normalize: bool | None, dimensions: int | None
 ) -> tuple[NDArray[np.float32], list[str | None]]:
-    """The vectors of a part [count, d], zeros where there is an error."""
+    """The vectors of rows that are read [count, d], zeros where there is an error."""
     width = dimensions or answering(call.program, Task.EMBED).width
     vectors, errors = np.zeros((count, width), np.float32), [read.errors.get(place) for place in range(count)]
     found = _each(list(read.encoded.values()), call.encoded_rows, (NonFiniteError, OutOfMemoryError))
