@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from headrace.compat.torch import TorchDispatchMode
 from headrace.frontend.eager.signature import first_tensor
 
 # The arguments of one call of a module, by name or place.

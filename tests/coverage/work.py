@@ -13,7 +13,7 @@ from tests.coverage.configs import require_runs, tiny_model
 from tests.coverage.named import NAMED
 from tests.coverage.rows import Row, measure
 
-# A row that takes longer is a fact about it: nobody waits for a compile of a tiny model.
+# A row that takes longer, of the process's own time, is a fact about it: nobody waits for a compile of a tiny model.
 SECONDS = 240
 
 
@@ -30,8 +30,8 @@ def quiet() -> None:
 
 def row_of(architecture: str, head: str) -> dict[str, Any]:
     """The record of one architecture under one head; `unbuilt` says why where transformers itself can't run it."""
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     row = Row(architecture, head)
     try:
         model = NAMED[architecture].build() if architecture in NAMED else tiny_model(architecture, head)
@@ -39,14 +39,14 @@ def row_of(architecture: str, head: str) -> dict[str, Any]:
     except (Exception, TooLong) as error:
         return row.as_json() | {"unbuilt": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
     finally:
-        signal.alarm(0)
-    signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         return measure(row, model).as_json() | {"unbuilt": None}
     except TooLong as late:
         return row.as_json() | {"broken": f"TooLong: {late}", "unbuilt": None}
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _too_long(*_: Any) -> None:
