@@ -89,6 +89,8 @@ def test_saved_and_packed_models_answer_in_one_pass(m3: Any, folders: dict[str, 
     np.testing.assert_allclose(loaded.embed(TEXTS), m3.embed(TEXTS), atol=1e-6)
     with pytest.raises(headrace.ArtifactError, match=r"holds executables for embedding.*token_embed needs another"):
         loaded.token_embed(TEXTS)
+    with pytest.raises(headrace.ArtifactError, match="Compile the model, run these together, and save it again"):
+        loaded.run(TEXTS, ("embed", "token_embed"))
     packed = headrace.compile(folders["plain"], target="reference")
     packed.engine.backend = Reference(Layout.PACKED)
     require_flag_embedding(packed.run(TEXTS, TASKS), folders["plain"])
