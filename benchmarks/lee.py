@@ -16,7 +16,7 @@ import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ FILES = {
     TEXTS: "a878f9a58f6743c32985c56c2f2f75988386216b38a4023a01fd3bcf7884d93e",
     JUDGED: "23762bc6b728897144dda3d324a2c032dc1e059e1009806226d64b6dd123ed79",
 }
-PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 DIGITS = 4
 
 
@@ -77,7 +78,7 @@ def corpus() -> tuple[list[str], NDArray[np.float64]]:
     return (kept / TEXTS).read_text(encoding="latin-1").splitlines(), np.loadtxt(kept / JUDGED)
 
 
-def vectors_of(stored: NDArray[Any], precision: str) -> NDArray[np.float64]:
+def vectors_of(stored: NDArray[Any], precision: str) -> NDArray[np.floating[Any]]:
     """Vectors to be compared by the cosine, of what a precision stores: of packed bits -1 and 1 each."""
     if precision == "binary":  # sentence-transformers' form: the bytes less 128
         return np.unpackbits((stored.astype(np.int16) + 128).astype(np.uint8), axis=-1) * 2.0 - 1

@@ -27,7 +27,8 @@ import transformers
 from numpy.typing import NDArray
 
 import headrace
-from benchmarks.peer_cases import Case, cases
+from benchmarks.peers import cases
+from benchmarks.peers.case import Case
 
 COSINE, SCORE = 1e-5, 1e-4
 SIDES = ("right", "left")

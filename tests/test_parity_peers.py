@@ -12,7 +12,7 @@ pytest.importorskip("sentence_transformers")
 
 from benchmarks import parity_peers
 from benchmarks.parity_peers import COSINE, SCORE, Row, distance, measured, precisions
-from benchmarks.peer_cases import cases
+from benchmarks.peers import cases
 
 CASES = {f"{case.area}: {case.what}": case for case in cases()}
 

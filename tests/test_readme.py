@@ -28,6 +28,7 @@ def test_snippets_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: p
     assert "(3, 384)" in said
     assert "GIVEN_NAME Sarah 0.9" in said
     assert "[(4, 35), (2, 35)]" in said
+    assert "(2, 384) [(10, 384), (3, 384)]\n[ 101 2053  102]" in said
     assert "The task embed is not supported" in said
     assert names["found"].label.startswith("LABEL_")
 

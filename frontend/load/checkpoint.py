@@ -25,6 +25,7 @@ from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import LAYERS
 from headrace.frontend.load.modules.static import read_static, static_rules, static_tokenizer
 from headrace.frontend.load.pipeline import (
+    CLIP,
     MODULES,
     SETTINGS,
     TABLES,
@@ -36,6 +37,7 @@ from headrace.frontend.load.pipeline import (
 from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
+from headrace.frontend.load.text_side import TextSide
 from headrace.frontend.load.weights import WEIGHTS, read_weights
 from headrace.frontend.load.words import FILE as WORD_FILE
 from headrace.frontend.load.words import read_words
@@ -140,6 +142,8 @@ def load(
         said = replace(said, text=static_rules(pipeline.transformer, found, said.text))
     else:
         module, missing = _read_transformer(weights, pipeline, said, dtype, trust_remote_code)
+        if pipeline is not None and pipeline.transformer.kind == CLIP:
+            module, missing = TextSide(module), tuple(f"model.{name}" for name in missing)
         found = given or _folder_tokenizer(weights, trust_remote_code, pipeline)
     _require_template(said.text, found)
     _collect_layers(module, said)
@@ -245,6 +249,7 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, tower:
         )
     else:
         model, found = live.auto_model, tokenizer or live.tokenizer
+        model = TextSide(model) if pipeline.transformer.kind == CLIP else model
     if not isinstance(model, nn.Module):
         raise LoadError(f"The {source.__class__.__name__} runs in another backend than torch. Load it with torch.")
     said, made = _said(pipeline), _from_module(model, dtype, found)

@@ -19,8 +19,8 @@ from headrace.frontend.load.towers import held_tower, require_router, routed
 from headrace.utils.inside import inside
 
 TRANSFORMER, MLM, STATIC, SPARSE_STATIC = "Transformer", "MLMTransformer", "StaticEmbedding", "SparseStaticEmbedding"
-WORDS, BAG = "WordEmbeddings", "BoW"
-FIRST = (TRANSFORMER, MLM, STATIC, SPARSE_STATIC, WORDS, BAG)
+WORDS, BAG, CLIP = "WordEmbeddings", "BoW", "CLIPModel"
+FIRST = (TRANSFORMER, MLM, STATIC, SPARSE_STATIC, WORDS, BAG, CLIP)
 TABLES = (STATIC, SPARSE_STATIC, WORDS, BAG)
 # Of these tables, those that make a text's vector by themselves.
 MAKING = (STATIC, SPARSE_STATIC, BAG)
@@ -44,7 +44,6 @@ KNOWN = ", ".join((*FIRST, *AFTER))
 REFUSED = {
     "LSTM": "it runs a text token by token in both directions, which no operator of the IR does: torch.export would "
     "unroll it for texts of one length",
-    "CLIPModel": "it reads images beside texts; give the CLIP model itself",
 }
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # The names that the transformer's own file has had; the first that says something is read.
@@ -53,7 +52,7 @@ TRANSFORMER_FILES = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 # Where other modules say what they are, if not in config.json.
-FILES = {TRANSFORMER: TRANSFORMER_FILES, MLM: TRANSFORMER_FILES, "CNN": ("cnn_config.json",)}
+FILES = dict.fromkeys((TRANSFORMER, MLM, CLIP), TRANSFORMER_FILES) | {"CNN": ("cnn_config.json",)}
 FILES |= {WORDS: ("wordembedding_config.json",), BAG: ("config.json",)}
 # Of the others, older versions wrote no file, or they need none.
 CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights", "LogitScore", WORDS, BAG)

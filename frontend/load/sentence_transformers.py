@@ -22,7 +22,7 @@ from headrace.frontend.load.modules.chain import (
     Pooled,
     SentenceModule,
 )
-from headrace.frontend.load.pipeline import BAG, MODULES, SETTINGS, SPARSE_STATIC, STATIC, Pipeline
+from headrace.frontend.load.pipeline import BAG, CLIP, MODULES, SETTINGS, SPARSE_STATIC, STATIC, Pipeline
 from headrace.frontend.load.text_rules import FILLING, GENERATING, LABELLED, PLAIN, transformer_task
 from headrace.ir import OutputKind, PoolKind, Similarity, Task
 
@@ -90,12 +90,16 @@ class SentenceModules:
 
 
 def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
-    """The modules after the transformer; None where that comes with its head, and nothing after it.
+    """The modules after the transformer; None where that comes with its head, or its vector, and nothing after it.
 
     Raises:
         LoadError: a module that does not do what is known of its kind, or one in a place where it makes no sense.
     """
     kinds, task = pipeline.kinds, transformer_task(pipeline)
+    if kinds[0] == CLIP:
+        if after := ", ".join(kinds[1:]):
+            raise LoadError(f"{pipeline.folder}/{MODULES} puts {after} after a {CLIP}, which is not served.")
+        return None
     if task not in KNOWN or (task == LABELLED and len(kinds) > 1):
         after = f" puts {', '.join(kinds[1:])} after" if kinds[1:] else " is of"
         raise LoadError(

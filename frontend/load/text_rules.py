@@ -10,7 +10,7 @@ from typing import Any
 from headrace.errors import LoadError
 from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import LOGITS, ROWS, SCORES
-from headrace.frontend.load.pipeline import MLM, SETTINGS, TABLES, Pipeline
+from headrace.frontend.load.pipeline import CLIP, MLM, SETTINGS, TABLES, Pipeline
 from headrace.ir import ChatRules, TextRules
 
 PLAIN, LABELLED = "feature-extraction", "sequence-classification"
@@ -115,8 +115,8 @@ def _has_chat(pipeline: Pipeline) -> dict[str, Any] | None:
     """The entry of modality_config that sends texts through the chat template; None where they go as they are."""
     said, where = _transformer(pipeline)
     task = transformer_task(pipeline)
-    if task not in RETURNS:
-        return None  # refused by what reads the modules, which knows what follows
+    if task not in RETURNS or pipeline.transformer.kind == CLIP:
+        return None  # refused by what reads the modules, which knows what follows; or of which no text is a message
     returned, named = RETURNS[task]
     entries = said.get("modality_config") or {}
     if (met := said.get("module_output_name") or named) != named:

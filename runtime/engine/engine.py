@@ -108,7 +108,8 @@ class Engine:
         """The lane of those outputs, else the first that returns them among others."""
         if (lane := self.lanes.get(key_of(kinds))) is not None:
             return lane
-        return next((lane for lane in self.lanes.values() if set(kinds) <= set(lane.kinds)), None)
+        held = list(self.lanes.values())  # another thread may add one
+        return next((lane for lane in held if set(kinds) <= set(lane.kinds)), None)
 
     def require(self, task: str) -> Task:
         """The task by its name, where it can be run; errors as of `lane`."""
@@ -207,10 +208,10 @@ class Engine:
     def _compiled(self, tasks: list[Task], kinds: tuple[OutputKind, ...]) -> Lane:
         if self.program.exported is None:
             held = ", ".join(self.lanes) or "nothing"
-            how = f"task={tasks[0].value!r}" if len(tasks) == 1 else "its graph, run these tasks together"
+            how = f" with task={tasks[0].value!r}" if len(tasks) == 1 else ", run these together,"
             raise ArtifactError(
-                f"The saved model holds executables for {held}; {', '.join(tasks)} needs another. Compile the model "
-                f"with {how} and save it again."
+                f"The saved model holds executables for {held}; {', '.join(tasks)} needs another. Compile the model"
+                f"{how} and save it again."
             )
         from headrace.lowering.pipeline import prepare
 

@@ -1,11 +1,8 @@
-"""Sentence-transformers' folders and objects, whole: every key is applied, changes nothing, or is refused by name."""
+"""Sentence-transformers' folders, whole: every key is applied, changes nothing, or is refused by name."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,255 +12,29 @@ import torch
 from torch import nn
 
 import headrace
-from headrace.errors import HeadraceWarning, InputError, LoadError
-from headrace.frontend.facts.config_claims import read_labels
+from headrace.errors import HeadraceWarning, InputError
 from headrace.frontend.load.checkpoint import load
 from headrace.frontend.load.pipeline import TRANSFORMER_FILES
-from headrace.ir import Head
-from headrace.runtime.artifact.export_onnx import _write_side_files
-from headrace.runtime.tasks.classify import classification
 from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
-from headrace.runtime.text.tokenizer import Texts
-from tests.tiny import build
-from tests.trained import limited
-from tests.words import bert_like
+from tests.pipelines import (
+    F32,
+    LONG,
+    PAIRS,
+    TEXTS,
+    both,
+    compiled,
+    embedder,
+    reading,
+    refusal,
+    require_same,
+    require_same_tokens,
+    transformer,
+    write,
+)
 
 st = pytest.importorskip("sentence_transformers")
 
-F32 = torch.float32
-NAMES = ["input_ids", "token_type_ids", "attention_mask"]
-SEQUENCE = "AutoModelForSequenceClassification"
-TEXTS = ["w5 w6 w7", "w9", "w20 w21 w22 w23 w24 w25 w26 w27 w28 w29 w30", ""]
-PAIRS = [("w5 w6 w7", "w8 w9"), ("w9", "w10 w11 w12 w13"), ("w20 w21", "w22 " * 20)]
-LONG = " ".join(f"w{5 + i % 90}" for i in range(200))
-FLAT = (
-    "{% for m in messages %}{% if m.role == 'system' %}w90 {{ m.content }} {% else %}"
-    "{{ 'w91' if m.role == 'query' else 'w92' }} {{ m.content }} {% endif %}{% endfor %}w93 w94"
-    "{% if add_generation_prompt %} w95{% endif %}"
-)
-STRUCTURED = FLAT.replace("m.content", "m.content[0].text")
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    build("bert", num_hidden_layers=2).save_pretrained(folder)
-    bert_like(model_max_length=40, model_input_names=NAMES).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def scorer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scorer")
-    build("bert", SEQUENCE, num_labels=1, num_hidden_layers=1).save_pretrained(folder)
-    bert_like(model_max_length=40, model_input_names=NAMES).save_pretrained(folder)
-    return folder
-
-
-def transformer(folder: Path, **options: Any) -> Any:
-    from sentence_transformers.base.modules import Transformer
-
-    return Transformer(str(folder), **options)
-
-
-def embedder(folder: Path, *after: Any, made: dict[str, Any] | None = None, **options: Any) -> Any:
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-
-    modules = [transformer(folder, **(made or {})), Pooling(32, "mean"), *(after or [Normalize()])]
-    return st.SentenceTransformer(modules=modules, device="cpu", **options)
-
-
-def compiled(model: Any, **options: Any) -> Any:
-    return headrace.compile(model, target="reference", **options)
-
-
-def both(model: Any, folder: Path) -> list[Any]:
-    """The object, and the folder that it saves."""
-    model.save_pretrained(str(folder))
-    return [model, folder]
-
-
-def reading(source: Any) -> Texts:
-    """How texts are read by what was loaded, without a trace."""
-    loaded = load(source, dtype=F32)
-    return Texts(loaded.tokenizer, limited(64, text=loaded.text))
-
-
-def require_same_tokens(source: Any, theirs: Any, texts: list[Any], prompt: str | None = None) -> None:
-    """Ids and types of each text alone, as sentence-transformers makes them."""
-    text = theirs.prompts.get(theirs.default_prompt_name) if prompt is None else theirs.prompts.get(prompt, prompt)
-    pairs = isinstance(texts[0], tuple)
-    for one, given in zip(reading(source).encode(texts, truncate=None, pairs=pairs, prompt=prompt), texts, strict=True):
-        wanted = theirs.preprocess([given], prompt=text)
-        kept = wanted["attention_mask"][0].bool()
-        assert one.ids.tolist() == wanted["input_ids"][0][kept].tolist()
-        assert one.types is not None
-        assert one.types.tolist() == wanted["token_type_ids"][0][kept].tolist()
-
-
-def write(folder: Path, name: str, **keys: Any) -> None:
-    """Change keys of one of a folder's files; None takes one out."""
-    path = folder / name
-    kept = (json.loads(path.read_text()) if path.is_file() else {}) | keys
-    path.write_text(json.dumps({key: value for key, value in kept.items() if value is not None}))
-
-
-def refusal(folder: Any) -> str:
-    with pytest.raises(LoadError) as refused:
-        load(folder, dtype=F32)
-    return str(refused.value)
-
-
-def require_same(model: Any, theirs: Any, texts: list[str] = TEXTS, **options: Any) -> None:
-    np.testing.assert_allclose(model.embed(texts), theirs.encode(texts, **options), atol=1e-5)
-
-
-# Chat templates.
-
-
-@pytest.mark.parametrize("template", [FLAT, STRUCTURED], ids=["flat", "structured"])
-def test_f2_texts_go_through_the_chat_template(bert: Path, tmp_path: Path, template: str) -> None:
-    folder = shutil.copytree(bert, tmp_path / "bert")
-    (folder / "chat_template.jinja").write_text(template)
-    model = embedder(folder, prompts={"query": "w80 w81", "document": ""})
-    assert "message" in model[0].modality_config
-    for ours in both(model, tmp_path / "saved"):
-        assert load(ours, dtype=F32).text.chat.structured == (template == STRUCTURED)
-        for prompt in (None, "query", "w70 "):
-            # The template's end is put back where it was cut off.
-            require_same_tokens(ours, model, [*TEXTS, LONG], prompt)
-
-
-@pytest.fixture(scope="module")
-def rendering(bert, tmp_path_factory):
-    """An object with a chat template that compares by dot products, and what becomes of it."""
-    folder = shutil.copytree(bert, tmp_path_factory.mktemp("rendering") / "bert")
-    (folder / "chat_template.jinja").write_text(FLAT)
-    model = embedder(folder, prompts={"query": "w80 w81"}, similarity_fn_name="dot")
-    return model, compiled(model)
-
-
-def test_f2_answers_are_of_the_rendered_texts(rendering: Any) -> None:
-    model, ours = rendering
-    require_same(ours, model, [LONG, *TEXTS])
-    expected = model.encode(TEXTS, prompt_name="query")
-    np.testing.assert_allclose(ours.embed(TEXTS, prompt="query"), expected, atol=1e-5)
-    require_same(ours, model, [f"w{5 + i % 80} " * (1 + i % 60) for i in range(90)])  # a tokenizer is asked directly
-
-
-def test_f2_a_saved_model_renders_and_compares_as_before(rendering: Any, tmp_path: Path) -> None:
-    ours, vectors = rendering[1], np.array([[3.0, 4.0], [6.0, 8.0]], np.float32)
-    ours.save(tmp_path / "ours")
-    again = headrace.load(tmp_path / "ours")
-    np.testing.assert_array_equal(again.embed(TEXTS), ours.embed(TEXTS))
-    for model in (ours, again):
-        np.testing.assert_array_equal(model.similarity(vectors, vectors), vectors @ vectors.T)
-
-
-def test_f2_what_was_found_is_explained(rendering: Any) -> None:
-    text = rendering[1].explain()
-    assert "every text goes through the tokenizer's" in text
-    assert any("vectors compared by" in line and "dot" in line for line in text.splitlines())
-
-
-@pytest.mark.parametrize("template", [FLAT, STRUCTURED], ids=["flat", "structured"])
-def test_f2_pairs_go_through_the_chat_template_by_their_roles(scorer: Path, tmp_path: Path, template: str) -> None:
-    folder = shutil.copytree(scorer, tmp_path / "scorer")
-    (folder / "chat_template.jinja").write_text(template)
-    model = st.CrossEncoder(str(folder), device="cpu", prompts={"q": "w50 w51"}, default_prompt_name="q")
-    assert "message" in model[0].modality_config
-    pairs = [*PAIRS, ("w5", LONG), (LONG, "w5")]
-    for ours in both(model, tmp_path / "saved"):
-        require_same_tokens(ours, model, pairs)
-        require_same_tokens(ours, model, pairs, "")
-    np.testing.assert_allclose(compiled(tmp_path / "saved").score(pairs), model.predict(pairs), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "rendering",
-    [
-        {"add_generation_prompt": True},
-        {"add_generation_prompt": True, "restore_suffix": False},
-        {"chat_template": "w60 {{ messages[0].content }} w61", "max_length": 9},
-    ],
-)
-def test_f2_how_the_template_is_rendered(bert: Path, tmp_path: Path, rendering: dict[str, Any]) -> None:
-    folder = shutil.copytree(bert, tmp_path / "bert")
-    (folder / "chat_template.jinja").write_text(FLAT)
-    model = embedder(folder, made={"processing_kwargs": {"chat_template": rendering}})
-    for ours in both(model, tmp_path / "saved"):
-        require_same_tokens(ours, model, [LONG, *TEXTS])
-
-
-def test_f2_a_template_that_leaves_one_of_a_pair_out(scorer: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(scorer, tmp_path / "scorer")
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages if m.role != 'query' %}{{ m.content }}{% endfor %}"
-    )
-    texts = reading(st.CrossEncoder(str(folder), device="cpu"))
-    with pytest.raises(InputError, match="leaves the query of a pair out"):
-        texts.encode(PAIRS, truncate=None, pairs=True)
-
-
-def test_f2_a_template_that_fails(bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(bert, tmp_path / "bert")
-    (folder / "chat_template.jinja").write_text("{{ raise_exception('no system') if messages|length > 1 }}w5")
-    texts = reading(embedder(folder))
-    texts.encode(["w5"], truncate=None)
-    with pytest.raises(InputError, match=r"cannot render messages of system, user: .*no system"):
-        texts.encode(["w5"], truncate=None, prompt="w6 ")
-
-
-def test_f2_a_tokenizer_without_the_template_is_refused(bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(bert, tmp_path / "bert")
-    (folder / "chat_template.jinja").write_text(FLAT)
-    embedder(folder).save_pretrained(str(tmp_path / "saved"))
-    (tmp_path / "saved" / "chat_template.jinja").unlink()
-    assert "and its tokenizer has none" in refusal(tmp_path / "saved")
-
-
-# Prompts.
-
-
-def test_f3_a_cross_encoders_prompt_stands_before_the_query(scorer: Path, tmp_path: Path) -> None:
-    model = st.CrossEncoder(str(scorer), device="cpu", prompts={"q": "w50 w51 "}, default_prompt_name="q")
-    for source in both(model, tmp_path / "saved"):
-        require_same_tokens(source, model, PAIRS)
-        require_same_tokens(source, model, PAIRS, "")
-    ours = compiled(tmp_path / "saved")
-    np.testing.assert_allclose(ours.score(PAIRS), model.predict(PAIRS), atol=1e-6)
-    np.testing.assert_allclose(ours.score(PAIRS, prompt=""), model.predict(PAIRS, prompt=""), atol=1e-6)
-    given = [(found.index, found.score) for found in ours.rank("w5", ["w6", "w7 w8"])]
-    theirs = [(found["corpus_id"], found["score"]) for found in model.rank("w5", ["w6", "w7 w8"])]
-    np.testing.assert_allclose(given, theirs, atol=1e-6)
-    assert np.abs(ours.score(PAIRS) - np.array(ours.score(PAIRS, prompt=""))).max() > 1e-4
-    with pytest.raises(InputError, match="no prompt named 'p'"):
-        ours.score(PAIRS, prompt="p")
-
-
-@pytest.mark.parametrize("prompts", [{"query": "w50 ", "document": "w51 "}, {}])
-def test_f11_a_name_that_the_folder_lacks_is_no_text(bert: Path, tmp_path: Path, prompts: dict[str, str]) -> None:
-    embedder(bert).save_pretrained(str(tmp_path))
-    write(tmp_path, "config_sentence_transformers.json", prompts=prompts)
-    texts = reading(tmp_path)
-    with pytest.raises(InputError) as refused:
-        texts.encode(TEXTS, truncate=None, prompt="qurey")
-    near = ", but 'query'" if prompts else ""
-    assert f"no prompt named 'qurey'{near}; its prompts are {', '.join(sorted(prompts)) or 'none'}" in str(
-        refused.value
-    )
-    assert "prompt='qurey: '" in str(refused.value)
-    texts.encode(TEXTS, truncate=None, prompt="qurey: ")
-
-
-# What becomes of vectors.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize(("width", "normal"), [(8, True), (64, False)])
@@ -296,15 +67,6 @@ def test_similarity_is_the_folders(bert: Path, tmp_path: Path, name: str) -> Non
         assert pairs.dtype == np.float32
     with pytest.raises(InputError, match="5 vectors and 4 make no pairs"):
         similarity_pairwise(vectors, vectors[:4])
-
-
-# Keys of the files.
-
-
-@pytest.fixture
-def saved(bert: Path, tmp_path: Path) -> Path:
-    embedder(bert).save_pretrained(str(tmp_path / "saved"))
-    return tmp_path / "saved"
 
 
 def require_applied(saved: Path, name: str, keys: dict[str, Any]) -> None:
@@ -470,101 +232,8 @@ def test_text_rules_of_a_cross_encoder(scorer: Path, tmp_path: Path) -> None:
     assert load(tmp_path, dtype=F32).text.truncates
 
 
-# Objects answer as themselves.
-
-
-def test_an_object_answers_as_itself_not_as_its_copy(bert: Path) -> None:
-    """Nothing of this is in the folder that it would save."""
-    from sentence_transformers.base.modules import Dense
-
-    model = embedder(bert, Dense(32, 6, activation_function=nn.LeakyReLU(0.7)))
-    words = model[0].auto_model
-    words.encoder.layer = words.encoder.layer[:1]
-    words.encoder.layer[0].intermediate.intermediate_act_fn = nn.Tanh()
-    weights = {name: value.clone() for name, value in model.state_dict().items()}
-    require_same(compiled(model), model)
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in weights.items())
-    assert load(model, dtype=F32).module is words
-
-
-def test_an_object_is_not_written_anywhere(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = embedder(bert)
-    for name in ("save", "save_pretrained"):
-        monkeypatch.setattr(type(model), name, lambda *_args, **_options: pytest.fail("it was saved"))
-    loaded = load(model, dtype=F32)
-    assert loaded.name == "a SentenceTransformer module"
-    assert loaded.tokenizer is model.tokenizer
-    assert {"config.json", "modules.json", "1_Pooling/config.json"} <= set(loaded.side_files)
-
-
-def test_an_objects_side_files_are_a_folders(bert: Path, tmp_path: Path) -> None:
-    model = embedder(bert, truncate_dim=8, prompts={"query": "w5 "})
-    made = shutil.copytree(bert, tmp_path / "made")
-    for name, text in load(model, dtype=F32).side_files.items():
-        (made / name).parent.mkdir(exist_ok=True)
-        (made / name).write_text(text)
-    loaded = load(made, dtype=F32)
-    assert (loaded.text, len(loaded.sentence.chain.steps)) == (load(model, dtype=F32).text, 3)
-    np.testing.assert_allclose(st.SentenceTransformer(str(made), device="cpu").encode(TEXTS), model.encode(TEXTS))
-
-
-@pytest.mark.parametrize(
-    ("activation", "labels"), [(nn.Identity(), 1), (nn.Softmax(dim=1), 3), (torch.sigmoid, 3), (nn.Softmax(), 3)]
-)
-def test_a_cross_encoders_activation_is_the_objects(
-    tmp_path: Path, activation: Callable[[Any], Any], labels: int
-) -> None:
-    build("bert", SEQUENCE, num_labels=labels, num_hidden_layers=1).save_pretrained(tmp_path)
-    bert_like().save_pretrained(tmp_path)
-    model = st.CrossEncoder(str(tmp_path), device="cpu")
-    model.activation_fn = activation
-    loaded = load(model, dtype=F32)
-    rules = read_labels(loaded.config, Head.SEQUENCE, labels, loaded.activation)
-    assert rules is not None
-    logits = model.predict(PAIRS, activation_fn=nn.Identity()).reshape(-1, labels)
-    found = [list(classification(row, rules).scores.values()) for row in logits]
-    np.testing.assert_allclose(np.squeeze(found), model.predict(PAIRS), atol=1e-6)
-
-
-def test_an_activation_that_is_none_of_ours_is_refused(scorer: Path) -> None:
-    model = st.CrossEncoder(str(scorer), device="cpu")
-    for function in (nn.Softmax(dim=0), nn.Tanh(), lambda logits: logits * 2):
-        model.activation_fn = function
-        assert "which computes none of torch.nn.Sigmoid" in refusal(model)
-
-
-def test_an_object_in_another_dtype_is_refused(bert: Path) -> None:
-    with pytest.raises(LoadError, match="weights are float32, but bfloat16 was asked for"):
-        load(embedder(bert), dtype=torch.bfloat16)
-
-
 def test_a_warning_is_no_refusal(saved: Path) -> None:
     """Layers that config_kwargs take off are named."""
     write(saved, "sentence_bert_config.json", config_kwargs={"num_hidden_layers": 1})
     with pytest.warns(HeadraceWarning, match="16 weights of .* have no place"):
         load(saved, dtype=F32)
-
-
-def test_a_users_module_that_encodes_is_no_pipeline() -> None:
-    """Sentence-transformers' pipelines alone are read as such; any other module is traced."""
-
-    class Wrapper(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = build("bert", num_hidden_layers=1)
-
-        def encode(self, texts: list[str]) -> None: ...
-        def save(self, path: str) -> None: ...
-
-    wrapper = Wrapper()
-    assert load(wrapper, dtype=F32).module is wrapper
-
-
-def test_an_export_of_rendered_texts_keeps_transformers_tokenizer(bert: Path, tmp_path: Path) -> None:
-    """tokenizer.json alone knows no template."""
-    tokenizer = load(bert, dtype=F32).tokenizer
-    for alone in (True, False):
-        (tmp_path / str(alone)).mkdir()
-        held = _write_side_files(tmp_path / str(alone), tokenizer, {}, alone=alone)
-        assert held is not None
-        assert (held["facts"] is not None) == alone

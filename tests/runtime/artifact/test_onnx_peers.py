@@ -12,7 +12,7 @@ import headrace
 
 pytest.importorskip("sentence_transformers")
 
-from benchmarks.peer_cases import cases
+from benchmarks.peers import cases
 
 NAMES = [
     "module: CNN",

@@ -14,57 +14,13 @@ import headrace
 from headrace.errors import InputError, LoadError, TaskNotEnabledError
 from headrace.ir import OutputKind, Task
 from headrace.runtime.tasks.sparse_embed import SparseVectors, of_tokens
+from tests.flag_embedding import MODULES, FlagEmbedding, write_folder, xlm_roberta_like
 from tests.tiny import build
-from tests.words import WORDS, bert_like
+from tests.words import bert_like
 
 TASKS = ("embed", "sparse_embed", "multi_embed")
 # Twice the same word, an unknown one, a special token in the text, nothing, and the longest that the model takes.
 TEXTS = ["w5 w6 w5 w7", "nothing w9", "<s> w8 w8", "", " ".join(f"w{5 + i % 80}" for i in range(58)), "w20 w21 w22"]
-# Of a sentence-transformers folder beside it, as BAAI/bge-m3 has them.
-MODULES = {
-    "modules.json": [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-    ],
-    "config_sentence_transformers.json": {"__version__": {"sentence_transformers": "2.2.2"}},
-    "sentence_bert_config.json": {"max_seq_length": 60, "do_lower_case": False},
-    "1_Pooling/config.json": {
-        "word_embedding_dimension": 32,
-        "pooling_mode_cls_token": True,
-        "pooling_mode_mean_tokens": False,
-    },
-}
-
-
-def xlm_roberta_like() -> Any:
-    """A token a word, with XLM-R's special tokens."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4}
-    tokenizer = Tokenizer(models.WordLevel(special | WORDS, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=False)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>",
-        pad_token="<pad>", unk_token="<unk>", mask_token="<mask>", model_max_length=60,
-    )  # fmt: skip
-
-
-def write_folder(folder: Path, modules: bool) -> Path:
-    """A folder as FlagEmbedding writes one, with sentence-transformers' files beside it or without."""
-    build("xlm-roberta").save_pretrained(folder)
-    xlm_roberta_like().save_pretrained(folder)
-    generator = torch.Generator().manual_seed(0)
-    for name, width in (("colbert_linear.pt", 24), ("sparse_linear.pt", 1)):
-        held = {"weight": 0.3 * torch.randn(width, 32, generator=generator), "bias": torch.full((width,), 0.05)}
-        torch.save(held, folder / name)
-    if modules:
-        (folder / "1_Pooling").mkdir()
-        for name, content in MODULES.items():
-            (folder / name).write_text(json.dumps(content))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -78,31 +34,8 @@ def m3(folders: dict[str, Path]) -> Any:
     return headrace.compile(folders["modules"], target="reference")
 
 
-@torch.no_grad()
-def flag_embedding(folder: Path, texts: list[str]) -> list[tuple[Any, dict[int, float], Any]]:
-    """The three answers of FlagEmbedding's BGEM3FlagModel to each text, alone: dense, lexical weights, vectors."""
-    from transformers import AutoModel, AutoTokenizer
-
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    layers = {name: torch.load(folder / f"{name}_linear.pt") for name in ("colbert", "sparse")}
-    unused = {tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
-    answers = []
-    for text in texts:
-        given = tokenizer(text, return_tensors="pt", truncation=True, max_length=60)
-        rows = model(**given).last_hidden_state[0]
-        weights = torch.relu(rows @ layers["sparse"]["weight"].T + layers["sparse"]["bias"])[:, 0]
-        lexical: dict[int, float] = {}
-        for index, weight in zip(given["input_ids"][0].tolist(), weights.tolist(), strict=True):
-            if index not in unused and weight > lexical.get(index, 0):
-                lexical[index] = weight
-        vectors = rows[1:] @ layers["colbert"]["weight"].T + layers["colbert"]["bias"]
-        unit = torch.nn.functional.normalize
-        answers.append((unit(rows[0], dim=-1).numpy(), lexical, unit(vectors, dim=-1).numpy()))
-    return answers
-
-
 def require_flag_embedding(found: dict[str, Any], folder: Path) -> None:
-    for place, (dense, lexical, vectors) in enumerate(flag_embedding(folder, TEXTS)):
+    for place, (dense, lexical, vectors) in enumerate(map(FlagEmbedding(folder).encode, TEXTS)):
         np.testing.assert_allclose(found["embed"][place], dense, atol=1e-5)
         sparse = found["sparse_embed"][place]
         assert sparse.indices.tolist() == sorted(lexical)
@@ -156,6 +89,8 @@ def test_saved_and_packed_models_answer_in_one_pass(m3: Any, folders: dict[str, 
     np.testing.assert_allclose(loaded.embed(TEXTS), m3.embed(TEXTS), atol=1e-6)
     with pytest.raises(headrace.ArtifactError, match=r"holds executables for embedding.*token_embed needs another"):
         loaded.token_embed(TEXTS)
+    with pytest.raises(headrace.ArtifactError, match="Compile the model, run these together, and save it again"):
+        loaded.run(TEXTS, ("embed", "token_embed"))
     packed = headrace.compile(folders["plain"], target="reference")
     packed.engine.backend = Reference(Layout.PACKED)
     require_flag_embedding(packed.run(TEXTS, TASKS), folders["plain"])
