@@ -56,4 +56,4 @@ class Cpu(OnTensors):
 
     def load(self, path: Path, program: Program) -> Compiled:
         """Load a saved package; needs no compiler."""
-        return Compiled(path, program.signature.input_names)
+        return Compiled(path, program)

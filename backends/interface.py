@@ -13,13 +13,16 @@ from headrace.target import Target
 
 
 class Executable(Protocol):
-    """A program of one task, ready to run on any batch and sequence length."""
+    """A program of one task, or of several that one pass answers, ready to run on any batch and sequence length."""
 
     calls: int
     """How often it ran: what ran is this executable, not the eager model."""
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """The program's one output for inputs int64 [batch, sequence], by name; both as `Backend.feed` makes them."""
+        """The program's output for inputs int64 [batch, sequence], by name; both as `Backend.feed` makes them.
+
+        Of a program of several outputs, a tuple of them in the order of its signature.
+        """
         ...
 
     def save(self, path: Path) -> None:
@@ -62,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def fetch(self, output: Any) -> ArrayLike:
-        """What an executable returned, in float32 on the host; `np.asarray` waits for it where the copy takes time."""
+        """One output of an executable, in float32 on the host; `np.asarray` waits for it where the copy takes time."""
         ...
 
     def compile(self, program: Program) -> Executable:

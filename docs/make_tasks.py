@@ -43,9 +43,8 @@ def table() -> str:
 
 def row(task: Task, rules: TaskRules, typed: bool) -> str:
     """What the list knows of a task."""
-    needs = f"{rules.needs}, and {rules.lacks}, which this version lacks" if rules.lacks else rules.needs
     command = f"`headrace {task.replace('_', '-')}`" if typed else ""
-    return f"| {task} | {rules.does} | {heads(rules)} | {needs} | {command} |"
+    return f"| {task} | {rules.does} | {heads(rules)} | {rules.needs} | {command} |"
 
 
 def heads(rules: TaskRules) -> str:

@@ -123,13 +123,12 @@ class Tasks(Mapping[str, TaskDecision]):
 
 
 def lacks(task: Task, decodes: bool) -> str:
-    """What this version has not yet to run a supported task; empty where it runs it.
+    """What this version lacks to run a supported task; empty where it runs it.
 
     Args:
         decodes: whether the target runs cached programs.
     """
-    undone = TASK_RULES[task].needs is Needs.DECODING and not decodes
-    return "decoding on this target" if undone else TASK_RULES[task].lacks
+    return "decoding on this target" if TASK_RULES[task].needs is Needs.DECODING and not decodes else ""
 
 
 def runnable(program: Program, decodes: bool = True) -> list[Task]:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
-from headrace.ir import OutputKind, Program, Quantized, Task
+from headrace.ir import Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
@@ -21,6 +21,7 @@ from headrace.runtime.tasks.classify import Classification, classify
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call, Options, Requests
+from headrace.runtime.tasks.one_pass import run
 from headrace.runtime.tasks.output import NUMPY, as_output
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
@@ -56,7 +57,7 @@ class CompiledModel(Embedding, Iterating):
         task: str | None = None,
         max_length: int | None = None,
         token_budget: int | None = None,
-        lanes: Mapping[OutputKind, Lane] | None = None,
+        lanes: Mapping[str, Lane] | None = None,
         side_files: Mapping[str, str | None] | None = None,
         quantize: str | None = None,
         force: bool = False,
@@ -157,6 +158,28 @@ class CompiledModel(Embedding, Iterating):
     def _repr_html_(self) -> str:
         """`explain` as a page, in notebooks."""
         return frame(self.explain("html"))
+
+    def run(
+        self, texts: Requests, tasks: Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
+        **options: Unpack[Options],
+    ) -> dict[str, Any]:  # fmt: skip
+        """What several tasks answer to the same texts, in one pass of the model, and the token ids that it read.
+
+        Args:
+            texts: as every task takes them; of a model that reads arrays, arrays.
+            tasks: names among embed, token_embed, sparse_embed and multi_embed, as `("embed", "token_embed")`; each
+                answers by the model's own options, multi_embed for documents.
+            prompt: as for `embed`; it goes before the texts for all tasks.
+
+        Returns:
+            By each task's name what its method answers; by "token_ids" int64 [t] a text, special tokens included,
+            whose places are those of token_embed's rows.
+
+        Raises:
+            TaskNotEnabledError: a task is not supported.
+            InputError: a task that reads its texts in a way of its own.
+        """
+        return run(self._call(self._default(), **options), texts, tasks, prompt, prompt_name)
 
     def counting_from(self, first: int) -> CompiledModel:
         """The same model, whose messages number texts from `first`: for a list that is handed over in pieces.

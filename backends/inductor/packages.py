@@ -73,10 +73,10 @@ class Runner:
         held = {name: weights[source] for name, source in names.items()}
         self._runner.update_constant_buffer(held, use_inactive=False, validate_full_updates=True, user_managed=False)
 
-    def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
-        """The first output for inputs in the graph's order."""
-        output: Tensor = self._runner.run(list(inputs))[0]
-        return output
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs for inputs in the graph's order."""
+        outputs: list[Tensor] = self._runner.run(list(inputs))
+        return outputs
 
 
 def _read(package: Path) -> tuple[Path, Weights]:

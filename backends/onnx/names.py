@@ -12,6 +12,8 @@ OUTPUTS = {
     OutputKind.EMBEDDING: "embedding",
     OutputKind.TOKEN_EMBEDDING: "token_embeddings",
     OutputKind.SPARSE_EMBEDDING: "sparse_embedding",
+    OutputKind.LEXICAL_WEIGHTS: "lexical_weights",
+    OutputKind.MULTI_EMBEDDING: "multi_vectors",
     OutputKind.SEQUENCE_LOGITS: "logits",
     OutputKind.TOKEN_LOGITS: "logits",
     OutputKind.VOCABULARY_LOGITS: "logits",

@@ -12,7 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from headrace.errors import TraceError
-from headrace.frontend.load.modules.chain import IDS, LAYERS, LOGITS, PADDING, ROWS, SCORES, VECTOR, Chain, Features
+from headrace.frontend.load.modules.chain import (
+    IDS,
+    LAYERS,
+    LEXICAL,
+    LOGITS,
+    MULTI,
+    PADDING,
+    ROWS,
+    SCORES,
+    VECTOR,
+    Chain,
+    Features,
+)
 from headrace.ir import Input, OutputKind, Role
 from headrace.sample import draw
 
@@ -32,6 +44,8 @@ MADE = {
     OutputKind.EMBEDDING: VECTOR,
     OutputKind.SPARSE_EMBEDDING: VECTOR,
     OutputKind.TOKEN_EMBEDDING: ROWS,
+    OutputKind.LEXICAL_WEIGHTS: LEXICAL,
+    OutputKind.MULTI_EMBEDDING: MULTI,
     OutputKind.SEQUENCE_LOGITS: SCORES,
 }
 

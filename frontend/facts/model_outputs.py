@@ -97,6 +97,8 @@ def output_kinds(head: Head, paired: bool, sentence: SentenceModules | None, poo
         kinds = (OutputKind.SEQUENCE_LOGITS, *kinds)
     if sentence is not None and sentence.sparse:
         kinds = (OutputKind.SPARSE_EMBEDDING, *kinds)
+    if sentence is not None:
+        kinds = (*kinds, *sentence.beside)
     return (*kinds, OutputKind.EMBEDDING) if pooled else kinds
 
 

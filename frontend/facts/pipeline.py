@@ -179,6 +179,7 @@ def read_facts(exported: ExportedProgram, look: Look) -> Facts:
         decoding=_decoding(exported, look),
         active=said.sentence.active if said.sentence else None,
         interaction=said.interaction,
+        unweighed=said.unweighed,
     )
 
 

@@ -126,6 +126,9 @@ class Interaction:
         kept: of a document, the only token ids that do; empty keeps all.
         query_length: the tokens that a query is cut to, None where the text's own rule holds; so for documents.
         expansion: what queries are filled up with.
+        begins: the first token of a text that scores: those before it, such as the one that a vector is pooled from,
+            have no vectors.
+        similarity: what compares two texts of many vectors, where the model makes one vector of a text besides.
     """
 
     skipped: tuple[int, ...] = ()
@@ -134,6 +137,8 @@ class Interaction:
     query_length: int | None = None
     document_length: int | None = None
     expansion: Expansion | None = None
+    begins: int = 0
+    similarity: Similarity = Similarity.MAXSIM
 
 
 @dataclass(frozen=True)
@@ -293,6 +298,7 @@ class Facts:
         decoding: how tokens follow one another, None where the head is none of a language model.
         active: the most numbers of a sparse vector that are not zero; None keeps all.
         interaction: which of a text's vectors score, None where texts are not compared so.
+        unweighed: token ids whose weights are no part of a sparse vector that is made of tokens' weights.
     """
 
     positions: Positions
@@ -306,6 +312,7 @@ class Facts:
     decoding: Decoding | None = None
     active: int | None = None
     interaction: Interaction | None = None
+    unweighed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

@@ -69,6 +69,8 @@ class OutputKind(StrEnum):
     EMBEDDING = "embedding"
     TOKEN_EMBEDDING = "token_embedding"
     SPARSE_EMBEDDING = "sparse_embedding"
+    LEXICAL_WEIGHTS = "lexical_weights"
+    MULTI_EMBEDDING = "multi_embedding"
     SEQUENCE_LOGITS = "sequence_logits"
     TOKEN_LOGITS = "token_logits"
     VOCABULARY_LOGITS = "vocabulary_logits"
@@ -81,6 +83,8 @@ PER_TOKEN_OUTPUTS = frozenset(
     {
         OutputKind.HIDDEN,
         OutputKind.TOKEN_EMBEDDING,
+        OutputKind.LEXICAL_WEIGHTS,
+        OutputKind.MULTI_EMBEDDING,
         OutputKind.TOKEN_LOGITS,
         OutputKind.VOCABULARY_LOGITS,
         OutputKind.DECODER_HIDDEN,

@@ -33,7 +33,7 @@ class Needs(StrEnum):
 
 @dataclass(frozen=True)
 class TaskRules:
-    """What is known of a task.
+    """What is known of a task, which the module of `runtime/tasks` that is named as it is answers.
 
     Attributes:
         does: what a model of this task can do, in words.
@@ -41,8 +41,6 @@ class TaskRules:
         heads: the heads that offer it; sentence-transformers modules may offer it besides.
         one_label: whether they do so only with one label, of texts.
         needs: what enables it.
-        lacks: what this version has not yet to run it; empty where the module of `runtime/tasks` that is named as the
-            task is answers it.
     """
 
     does: str
@@ -50,7 +48,6 @@ class TaskRules:
     heads: tuple[Head, ...] = ()
     one_label: bool = False
     needs: Needs = Needs.ANY_ROUTE
-    lacks: str = ""
 
 
 # In order: of the tasks that a head offers, the first is its default (C7).
@@ -74,6 +71,10 @@ TASK_RULES: Mapping[Task, TaskRules] = {
         (Head.NONE, Head.CAUSAL_LM, Head.SEQ2SEQ_LM),
         needs=Needs.EVERY_TOKEN,
     ),
-    Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING,)),
-    Task.MULTI_EMBED: TaskRules("embed texts as many vectors", (OutputKind.TOKEN_EMBEDDING,), needs=Needs.EVERY_TOKEN),
+    Task.SPARSE_EMBED: TaskRules("embed texts sparsely", (OutputKind.SPARSE_EMBEDDING, OutputKind.LEXICAL_WEIGHTS)),
+    Task.MULTI_EMBED: TaskRules(
+        "embed texts as many vectors",
+        (OutputKind.MULTI_EMBEDDING, OutputKind.TOKEN_EMBEDDING),
+        needs=Needs.EVERY_TOKEN,
+    ),
 }

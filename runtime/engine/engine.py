@@ -17,7 +17,7 @@ from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetE
 from headrace.ir import CROSS, Layout, OutputKind, Program, Task
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.finite import require_finite
-from headrace.runtime.engine.lane import Lane
+from headrace.runtime.engine.lane import Lane, key_of
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
@@ -36,14 +36,14 @@ AHEAD = 4  # steps that the target is given before the first is read back
 
 
 class Engine:
-    """One analysed program on one backend. Tasks that read the same output share a lane."""
+    """One analysed program on one backend. Tasks that read the same outputs share a lane."""
 
     def __init__(
         self,
         program: Program,
         backend: Backend,
         token_budget: int | None = None,
-        lanes: Mapping[OutputKind, Lane] | None = None,
+        lanes: Mapping[str, Lane] | None = None,
         quantize: str | None = None,
         force: bool = False,
         state: type[ModelState] | None = None,
@@ -63,7 +63,7 @@ class Engine:
             ArtifactError: the route names a custom state that is not registered here.
         """
         self.program, self.backend, self.token_budget = program, backend, token_budget
-        self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        self.lanes: dict[str, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
         self._cache_bytes, self._compiling = cache_bytes, Guard()
         self._noun = "arrays" if program.signature.arrays else "texts"
@@ -80,13 +80,33 @@ class Engine:
             TargetError: this version has no runtime for it.
             ArtifactError: the program was read back without it.
         """
-        if isinstance(task, str) and (kind := self._kinds.get(task)) in self.lanes:
-            return self.lanes[kind]
-        chosen = self.require(task)
-        self._kinds[task] = kind = answering(self.program, chosen).kind
-        if kind not in self.lanes:
-            self._compile(chosen, kind, progress)
-        return self.lanes[kind]
+        return self.joint_lane((task,), progress)
+
+    def joint_lane(self, tasks: Sequence[str], progress: bool | None = None) -> Lane:
+        """What answers several tasks in one pass; errors as of `lane`.
+
+        One that returns more is taken where there is one: a task that was answered beside others needs no code of its
+        own.
+        """
+        kinds = tuple(dict.fromkeys(self.kind(task) for task in tasks))
+        if (lane := self._held(kinds)) is None:
+            self._compile([self.require(task) for task in tasks], kinds, progress)
+            lane = self._held(kinds)
+        assert lane is not None
+        return lane
+
+    def kind(self, task: str) -> OutputKind:
+        """What a task is answered from; errors as of `lane`."""
+        if not isinstance(task, str) or task not in self._kinds:
+            chosen = self.require(task)
+            self._kinds[task] = answering(self.program, chosen).kind
+        return self._kinds[task]
+
+    def _held(self, kinds: tuple[OutputKind, ...]) -> Lane | None:
+        """The lane of those outputs, else the first that returns them among others."""
+        if (lane := self.lanes.get(key_of(kinds))) is not None:
+            return lane
+        return next((lane for lane in self.lanes.values() if set(kinds) <= set(lane.kinds)), None)
 
     def require(self, task: str) -> Task:
         """The task by its name, where it can be run; errors as of `lane`."""
@@ -124,9 +144,9 @@ class Engine:
         budget = self.token_budget or self.backend.step_tokens
         return DecodingLoop(lane, self.backend, Sampler(self.program.dtype), budget)
 
-    def sizes(self, task: str, progress: bool | None = None) -> Sizes:
-        """Of the parts in which a task's texts are read best."""
-        packed = self.lane(task, progress).program.form.layout is Layout.PACKED
+    def sizes(self, *tasks: str, progress: bool | None = None) -> Sizes:
+        """Of the parts in which the texts of a task, or of several in one pass, are read best."""
+        packed = self.joint_lane(tasks, progress).program.form.layout is Layout.PACKED
         return PACKED if packed else padded(self.token_budget or self.backend.step_tokens)
 
     def described(self) -> Program:
@@ -153,15 +173,15 @@ class Engine:
         return lane.executable(self.backend.feed(given))[0]
 
     @in_turn
-    def _compile(self, task: Task, kind: OutputKind, progress: bool | None) -> None:
-        if kind in self.lanes:
+    def _compile(self, tasks: list[Task], kinds: tuple[OutputKind, ...], progress: bool | None) -> None:
+        if self._held(kinds) is not None:
             return  # by another thread, while this one waited
-        self._warn_of_pooling(kind)
-        with bar(f"Compiling {task} for {self.backend.name}", shown=progress):
-            made = self._compiled(task)
+        self._warn_of_pooling(kinds)
+        with bar(f"Compiling {', '.join(tasks)} for {self.backend.name}", shown=progress):
+            made = self._compiled(tasks, kinds)
             if CROSS in made.program.form.groups:
                 self.lanes[OutputKind.CROSS] = self._encoder()
-            self.lanes[kind] = made
+            self.lanes[key_of(kinds)] = made
 
     def _encoder(self) -> Lane:
         """What is run of an encoder-decoder once a text, before its decoder makes tokens."""
@@ -171,21 +191,22 @@ class Engine:
         program = run_passes(self.program, (SplitEncoder(),))
         return Lane(program, self.backend.compile(program), self.state(program))
 
-    def _compiled(self, task: Task) -> Lane:
+    def _compiled(self, tasks: list[Task], kinds: tuple[OutputKind, ...]) -> Lane:
         if self.program.exported is None:
             held = ", ".join(self.lanes) or "nothing"
+            how = f"task={tasks[0].value!r}" if len(tasks) == 1 else "its graph, run these tasks together"
             raise ArtifactError(
-                f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
-                f"task={task.value!r} and save it again."
+                f"The saved model holds executables for {held}; {', '.join(tasks)} needs another. Compile the model "
+                f"with {how} and save it again."
             )
         from headrace.lowering.pipeline import prepare
 
-        program = prepare(self.program, task, self.backend.layout)
+        program = prepare(self.program, tasks[0], self.backend.layout, kinds[1:])
         if self._quantize is not None:
-            return self._quantized(program, task)
+            return self._quantized(program, tasks)
         return Lane(program, self.backend.compile(program), self.state(program))
 
-    def _quantized(self, plain: Program, task: Task) -> Lane:
+    def _quantized(self, plain: Program, tasks: list[Task]) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not.
 
         Raises:
@@ -198,20 +219,20 @@ class Engine:
         assert program.form.quantized is not None
         definition = Lane(plain, Interpreted(plain), self.state(plain))
         made = Lane(program, self.backend.compile(program), self.state(program))
-        wanted = self._answers(definition, Reference(plain.form.layout), task, requests)
-        found = measure_quality(program.form.quantized, self._answers(made, self.backend, task, requests), wanted)
+        wanted = self._answers(definition, Reference(plain.form.layout), tasks, requests)
+        found = measure_quality(program.form.quantized, self._answers(made, self.backend, tasks, requests), wanted)
         debug.say(debug.STAGES, words(found))
         if not self._force:
             require_quality(found, program)
         return replace(made, program=program.with_(quantized=found))
 
-    def _answers(self, lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
-        engine = Engine(lane.program, backend, lanes={lane.program.signature.outputs[0].kind: lane}, state=self.state)
-        return engine.run(task, requests, progress=False)
+    def _answers(self, lane: Lane, backend: Backend, tasks: list[Task], requests: Sequence[Request]) -> list[Array]:
+        engine = Engine(lane.program, backend, lanes={key_of(lane.kinds): lane}, state=self.state)
+        return [row for task in tasks for row in engine.run(task, requests, progress=False)]
 
-    def _warn_of_pooling(self, kind: OutputKind) -> None:
+    def _warn_of_pooling(self, kinds: tuple[OutputKind, ...]) -> None:
         pooling = self.program.facts.pooling
-        if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
+        if OutputKind.EMBEDDING in kinds and pooling is not None and pooling.assumed:
             warn(f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.")
 
     def run(
@@ -262,29 +283,45 @@ class Engine:
 
         Arguments and errors as of `run_parts`. What comes is good until the next is asked for.
         """
+        for requests, (rows,) in self.answered_together((task,), parts, count, batch_size, progress, places):
+            yield requests, rows
+
+    def answered_together(
+        self,
+        tasks: Sequence[str],
+        parts: Iterable[Sequence[Request]],
+        count: int,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        places: Places = IN_ORDER,
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        """`answered` of several tasks in one pass: what each task is answered from, in their order."""
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
-        lane = self.lane(task, progress)
+        lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
         asked = Asked([], [], batch_size, places)
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
-        with reading, bar(f"{task}: {self._noun}", places.count(range(count)), progress) as shown:
-            for step, output in self._read(self._begun(lane, parts, asked)):
-                yield step.requests, self._rows(lane, step, asked, output)
+        with reading, bar(f"{', '.join(tasks)}: {self._noun}", places.count(range(count)), progress) as shown:
+            for step, outputs in self._read(self._begun(lane, kinds, parts, asked)):
+                made = zip(kinds, outputs, strict=True)
+                yield step.requests, [self._rows(lane, step, asked, output, kind) for kind, output in made]
                 shown.advance(places.count(step.requests))
 
-    def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
-        """Each step's output on the host. The target works some steps ahead of what is read back."""
-        waiting: deque[tuple[Step, Any]] = deque()
+    def _read(self, begun: Iterator[tuple[Step, list[Any]]]) -> Iterator[tuple[Step, list[Array]]]:
+        """Each step's outputs on the host. The target works some steps ahead of what is read back."""
+        waiting: deque[tuple[Step, list[Any]]] = deque()
         for one in begun:
             waiting.append(one)
             if len(waiting) > AHEAD:
-                done, output = waiting.popleft()
-                yield done, np.asarray(output)
-        for done, output in waiting:
-            yield done, np.asarray(output)
+                done, outputs = waiting.popleft()
+                yield done, [np.asarray(output) for output in outputs]
+        for done, outputs in waiting:
+            yield done, [np.asarray(output) for output in outputs]
 
-    def _begun(self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked) -> Iterator[tuple[Step, Any]]:
-        """Every step, given to the target, and what its output is read from.
+    def _begun(
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> Iterator[tuple[Step, list[Any]]]:
+        """Every step, given to the target, and what its outputs of those kinds are read from.
 
         Where more requests are to come, those of a step with room left wait for them.
         """
@@ -300,14 +337,15 @@ class Engine:
                 begun += 1
                 try:
                     inputs = self.backend.feed(lane.batcher.assemble(step, asked.requests, lane.program))
-                    output = self.backend.fetch(lane.state.step(lane.executable, inputs))
+                    made = lane.outputs(lane.state.step(lane.executable, inputs), kinds)
+                    outputs = [self.backend.fetch(output) for output in made]
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
                     left = [request for one in (step, *steps) for request in one.requests]
                     steps = self._plan(lane, left, asked)
                 else:
                     asked.drop(step.requests)
-                    yield step, output
+                    yield step, outputs
 
     def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
@@ -340,8 +378,8 @@ class Engine:
             f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so."
         )
 
-    def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array) -> Rows:
-        rows: Rows = lane.batcher.rows(step, asked.lengths, output, lane.per_token)
+    def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array, kind: OutputKind) -> Rows:
+        rows = lane.rows(step, asked.lengths, output, kind)
         if not np.isfinite(output).all():  # it may be padding's alone
             for request, row in zip(step.requests, rows, strict=True):
                 require_finite(row, f"The answer to request {asked.places.number(request)}", self.program.dtype)

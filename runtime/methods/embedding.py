@@ -13,7 +13,7 @@ from headrace.runtime.tasks.multi_embed import multi_embed
 from headrace.runtime.tasks.output import NUMPY, as_output
 from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
+from headrace.runtime.tasks.vectors import compared_by, similarity, similarity_pairwise
 from headrace.runtime.text.prompts import side_prompt
 
 Numpy = Literal["numpy"]
@@ -173,10 +173,12 @@ class Embedding(ABC):
     def similarity(self, a: Array, b: Array) -> Array:
         """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m]; or every text of many vectors.
 
-        By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
+        By the cosine, unless the folder names another (similarity_fn_name); distances are negated. Of a model that
+        makes several kinds of answers, those of `multi_embed`, a list, are compared by the mean MaxSim, and those of
+        `sparse_embed` by their dot products.
         """
-        return similarity(a, b, self.program.facts.similarity)
+        return similarity(a, b, compared_by(self.program, a))
 
     def similarity_pairwise(self, a: Array, b: Array) -> Array:
         """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
-        return similarity_pairwise(a, b, self.program.facts.similarity)
+        return similarity_pairwise(a, b, compared_by(self.program, a))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from headrace.ir import Program, Task
 from headrace.runtime.places import Places, once
+from headrace.tasks import answering
 
 if TYPE_CHECKING:
     from headrace.runtime.arrays import Arrays
@@ -41,6 +42,18 @@ class Command:
     pairs: bool = False
 
 
+class Each(NamedTuple):
+    """A task's answers, a text at a time.
+
+    Attributes:
+        answer: of a text's raw output, and the text as it was read.
+        join: of the answers to all texts.
+    """
+
+    answer: Callable[[Any, Any], Any]
+    join: Callable[[list[Any]], Any] = list
+
+
 @dataclass(frozen=True)
 class Answering:
     """How a task is answered.
@@ -48,10 +61,14 @@ class Answering:
     Attributes:
         answer: from a `Call`, the texts and the task's own options to answers, one a text in their order.
         command: its command; None leaves the task to Python.
+        each: what makes an answer of one text's raw output, by the model's own options, so that other tasks may be
+            answered in the same pass; None where texts are read for this task alone. Raises InputError where they are
+            so for this model.
     """
 
     answer: Callable[..., Any]
     command: Command | None = None
+    each: Callable[[Call], Each] | None = None
 
 
 class Options(TypedDict, total=False):
@@ -103,6 +120,11 @@ class Call:
         """What answers the task, compiled on first use."""
         return self.engine.lane(self.task, self.progress)
 
+    @property
+    def width(self) -> int:
+        """How wide the task's raw output is."""
+        return answering(self.program, self.task).width
+
     def drawn(self, given: Any, pairs: bool = False) -> list[Any]:
         """The texts or arrays that were given, one alone as a list of one."""
         return list(self.reader.drawn(given, pairs=pairs))
@@ -122,6 +144,21 @@ class Call:
         parts = self._parts(kept, places, options)
         steps = self.engine.answered(self.task, parts, len(kept), self.batch_size, self.progress, places)
         return (places.step(*step) for step in steps)
+
+    def answered_together(
+        self, tasks: Sequence[Task], listed: list[Any], requests: dict[int, Request], **options: Any
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        """`answered` of several tasks in one pass, whose raw outputs come in the order of the tasks.
+
+        Args:
+            requests: each text as it was read is put in its place, before what is answered to it comes.
+        """
+        kept, places = self.once(listed)
+        parts = noted(self._parts(kept, places, options, tasks), places, requests)
+        steps = self.engine.answered_together(tasks, parts, len(kept), self.batch_size, self.progress, places)
+        for step, outputs in steps:
+            spread = [places.step(step, rows) for rows in outputs]
+            yield spread[0][0], [rows for _, rows in spread]
 
     def rows_of(self, parts: Iterable[Sequence[Request]], count: int, places: Places) -> list[Array]:
         """The raw output of requests that come in parts, as a reader's `ahead` gives them, in the caller's order."""
@@ -149,6 +186,20 @@ class Call:
             raise self.reader.no_text()
         return self.reader
 
-    def _parts(self, kept: list[Any], places: Places, options: dict[str, Any]) -> Iterator[Sequence[Request]]:
-        sizes = self.engine.sizes(self.task)
+    def _parts(
+        self, kept: list[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
+    ) -> Iterator[Sequence[Request]]:
+        sizes = self.engine.sizes(*(tasks or (self.task,)))
         return self.reader.ahead(kept, places=places, sizes=sizes, truncate=self.truncate, **options)
+
+
+def noted(
+    parts: Iterable[Sequence[Request]], places: Places, requests: dict[int, Request]
+) -> Iterator[Sequence[Request]]:
+    """The parts as they come, each request of which is put in its places."""
+    read = 0
+    for part in parts:
+        for number, request in enumerate(part, read):
+            requests.update(dict.fromkeys(places.of(number), request))
+        read += len(part)
+        yield part

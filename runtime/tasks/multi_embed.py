@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.ir import Interaction
-from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
+from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
 from headrace.runtime.tasks.records import shortest
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prompts import one_prompt, side_prompt
@@ -67,7 +67,7 @@ def _filled(
 
 def scores(ids: NDArray[np.int64], rules: Interaction, side: str) -> NDArray[np.bool_]:
     """Which tokens of a text score."""
-    kept = np.ones(len(ids), np.bool_)
+    kept = np.arange(len(ids)) >= rules.begins
     if rules.skipped and side in rules.skips_in:
         kept &= ~np.isin(ids, rules.skipped)
     if rules.kept and side == DOCUMENT:
@@ -75,9 +75,26 @@ def scores(ids: NDArray[np.int64], rules: Interaction, side: str) -> NDArray[np.
     return kept
 
 
+def each(call: Call) -> Each:
+    """A document's vectors, where documents are read as any other text is.
+
+    Raises:
+        InputError: they are not.
+    """
+    rules, text = call.program.facts.interaction or Interaction(), call.program.facts.text
+    if length_of(rules, DOCUMENT) is not None or text.default_prompt or side_prompt(call.program, DOCUMENT):
+        raise InputError(
+            "multi_embed cuts this model's documents to a length of their own, or puts a prompt before them, and "
+            "shares no pass: ask for it alone, by model.multi_embed(...)."
+        )
+    return Each(lambda row, one: row[scores(one.ids, rules, DOCUMENT)])
+
+
 def record(vectors: Floats) -> dict[str, Any]:
     """The vectors of a text as JSON."""
     return {"embeddings": [[shortest(value) for value in vector] for vector in vectors]}
 
 
-TASK = Answering(multi_embed, Command('A vector for each token that scores: {"embeddings": [[...], ...]}.', record))
+TASK = Answering(
+    multi_embed, Command('A vector for each token that scores: {"embeddings": [[...], ...]}.', record), each
+)
