@@ -165,8 +165,8 @@ class CompiledModel(Embedding, Iterating):
         return frame(self.explain("html"))
 
     def run(
-        self, texts: str | Iterable[str], tasks: Iterable[str], prompt: str | None = None, *,
-        prompt_name: str | None = None, **options: Unpack[Options],
+        self, texts: Requests, tasks: Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
+        **options: Unpack[Options],
     ) -> dict[str, Any]:  # fmt: skip
         """What several tasks answer to the same texts, in one pass of the model, and the token ids that it read.
 
@@ -184,8 +184,7 @@ class CompiledModel(Embedding, Iterating):
             TaskNotEnabledError: a task is not supported.
             InputError: a task that reads its texts in a way of its own.
         """
-        chosen = self._call(self._default(), **options)
-        return run(chosen, texts, tasks, prompt, prompt_name)
+        return run(self._call(self._default(), **options), texts, tasks, prompt, prompt_name)
 
     def counting_from(self, first: int) -> CompiledModel:
         """The same model, whose messages number texts from `first`: for a list that is handed over in pieces.

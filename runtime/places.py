@@ -23,13 +23,17 @@ class Places:
     first: int = 0
     same: tuple[tuple[int, ...], ...] | None = None
 
+    def of(self, request: int) -> tuple[int, ...]:
+        """The places that a request answers."""
+        return (request,) if self.same is None else self.same[request]
+
     def number(self, request: int) -> int:
         """What messages call a request: where it first stands."""
-        return self.first + (request if self.same is None else self.same[request][0])
+        return self.first + self.of(request)[0]
 
     def count(self, requests: Sequence[int]) -> int:
         """How many of the caller's requests they answer."""
-        return len(requests) if self.same is None else sum(len(self.same[request]) for request in requests)
+        return len(requests) if self.same is None else sum(len(self.of(request)) for request in requests)
 
     def spread(self, answers: list[Any]) -> list[Any]:
         """The answers in the caller's list: arrays of each request, a copy where it stands again."""
@@ -46,8 +50,8 @@ class Places:
         """Some requests and their rows, an array or a list, by the caller's places."""
         if self.same is None:
             return requests, rows
-        order = [row for row, request in enumerate(requests) for _ in self.same[request]]
-        places = [place for request in requests for place in self.same[request]]
+        order = [row for row, request in enumerate(requests) for _ in self.of(request)]
+        places = [place for request in requests for place in self.of(request)]
         return places, rows[order] if isinstance(rows, np.ndarray) else [rows[row] for row in order]
 
 

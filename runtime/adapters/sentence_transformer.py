@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
-from headrace.ir import Similarity
+from headrace.ir import Similarity, Task
 from headrace.runtime.adapters import mteb
 from headrace.runtime.adapters.opening import device_of, opened, require_here, require_known
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.tasks.precision import Precision, quantised, read_precision
 from headrace.runtime.tasks.vectors import normalise, similarity, similarity_pairwise
 from headrace.runtime.text.prompts import Verbatim
+from headrace.tasks import answering
 
 if TYPE_CHECKING:
     from headrace.runtime.api import Source
@@ -115,7 +116,8 @@ class SentenceTransformer:
         Args:
             inputs: a text, or any number of them; `sentences` is their older name. Or batches of MTEB.
             batch_size: None packs by tokens.
-            output_value: "sentence_embedding", or "token_embeddings" for a tensor [t, d] a text.
+            output_value: "sentence_embedding"; "token_embeddings" for a tensor [t, d] a text; or None for a dict a text
+                of both and the `input_ids` [t], of one pass, unpadded.
             precision: float32, int8, uint8, binary or ubinary.
             convert_to_numpy: an array; neither this nor `convert_to_tensor` gives a list of tensors.
             convert_to_tensor: one tensor.
@@ -138,10 +140,12 @@ class SentenceTransformer:
         if output_value == "token_embeddings":
             rows = self.compiled.token_embed(given, output="torch", **options)
             return rows[0] if one else rows
+        if output_value is None:
+            items = self._items(given, truncate_dim, **options)
+            return items[0] if one else items
         if output_value != "sentence_embedding":
             raise InputError(
-                f"output_value is {output_value!r}; sentence_embedding and token_embeddings are accepted. For several "
-                "answers of one pass, ask the compiled model: model.compiled."
+                f"output_value is {output_value!r}; sentence_embedding, token_embeddings and None are accepted."
             )
         found = self._finished(self.compiled.embed(given, **options), normalize_embeddings, truncate_dim, precision)
         made = found if convert_to_numpy and not convert_to_tensor else _tensor(found)
@@ -193,7 +197,7 @@ class SentenceTransformer:
 
     def get_embedding_dimension(self) -> int:
         """How long a vector of `encode` is."""
-        width = self.compiled.engine.lane("embed").program.signature.outputs[0].width
+        width = answering(self.compiled.program, Task.EMBED).width
         return width if self.truncate_dim is None else min(width, self.truncate_dim)
 
     def get_sentence_embedding_dimension(self) -> int:
@@ -244,6 +248,14 @@ class SentenceTransformer:
         kind, _ = read_precision(precision, None, cut.shape[1])
         unit_vectors = normalise(cut) if unit else cut
         return unit_vectors if kind is Precision.FLOAT32 else quantised(unit_vectors, kind, None)
+
+    def _items(self, given: Any, kept: int | None, **options: Any) -> list[dict[str, Any]]:
+        """Everything of one pass, a text at a time."""
+        found = self.compiled.run(given, (Task.EMBED, Task.TOKEN_EMBED), **options)
+        vectors = self._finished(found[Task.EMBED], False, kept, None)
+        names = ("input_ids", "token_embeddings", "sentence_embedding")
+        rows = zip(found["token_ids"], found[Task.TOKEN_EMBED], vectors, strict=True)
+        return [dict(zip(names, map(_tensor, row), strict=True)) for row in rows]
 
     def _side(self, names: tuple[str, ...], prompt_name: str | None, options: Mapping[str, Any]) -> str | None:
         if prompt_name is not None or options.get("prompt") is not None:

@@ -150,20 +150,21 @@ class Call:
         return (places.step(*step) for step in steps)
 
     def answered_together(
-        self, tasks: Sequence[Task], listed: list[Any], requests: list[Request], **options: Any
+        self, tasks: Sequence[Task], listed: list[Any], requests: dict[int, Request], **options: Any
     ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
         """`answered` of several tasks in one pass, whose raw outputs come in the order of the tasks.
 
         Args:
-            requests: each text as it was read is added to it, before what is answered to it comes.
+            requests: each text as it was read is put in its place, before what is answered to it comes.
         """
-        places = Places(self.first)
-        parts = kept(self._parts(listed, places, options, tasks), requests)
-        return self.engine.answered_together(tasks, parts, len(listed), self.batch_size, self.progress, places)
+        kept, places = self.once(listed)
+        parts = noted(self._parts(kept, places, options, tasks), places, requests)
+        steps = self.engine.answered_together(tasks, parts, len(kept), self.batch_size, self.progress, places)
+        for step, outputs in steps:
+            spread = [places.step(step, rows) for rows in outputs]
+            yield spread[0][0], [rows for _, rows in spread]
 
-    def rows_of(
-        self, parts: Iterable[Sequence[Request]], count: int, places: Places | None = None
-    ) -> list[Array]:  # fmt: skip
+    def rows_of(self, parts: Iterable[Sequence[Request]], count: int, places: Places | None = None) -> list[Array]:
         """The raw output of requests that come in parts, as a reader's `ahead` gives them, in the caller's order."""
         places = places or Places(self.first)
         made = self.engine.run_parts(self.task, parts, count, self.batch_size, self.progress, places)
@@ -191,14 +192,19 @@ class Call:
         return self.reader
 
     def _parts(
-        self, listed: list[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
+        self, kept: list[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
     ) -> Iterator[Sequence[Request]]:
         sizes = self.engine.sizes(*(tasks or (self.task,)))
-        return self.reader.ahead(listed, places=places, sizes=sizes, truncate=self.truncate, **options)
+        return self.reader.ahead(kept, places=places, sizes=sizes, truncate=self.truncate, **options)
 
 
-def kept(parts: Iterable[Sequence[Request]], requests: list[Request]) -> Iterator[Sequence[Request]]:
-    """The parts as they come, each request of which is added to `requests`."""
+def noted(
+    parts: Iterable[Sequence[Request]], places: Places, requests: dict[int, Request]
+) -> Iterator[Sequence[Request]]:
+    """The parts as they come, each request of which is put in its places."""
+    read = 0
     for part in parts:
-        requests += part
+        for number, request in enumerate(part, read):
+            requests.update(dict.fromkeys(places.of(number), request))
+        read += len(part)
         yield part

@@ -22,14 +22,18 @@ def run(call: Call, texts: Any, tasks: Any, prompt: str | None, prompt_name: str
     makers = {task: _maker(call, task) for task in named}
     call.engine.joint_lane(named, call.progress)
     listed = call.drawn(texts)
-    requests: list[Any] = []
+    requests: dict[int, Any] = {}
     found: dict[Task, list[Any]] = {task: [None] * len(listed) for task in named}
     chosen = one_prompt(call.program, prompt, prompt_name)
     for places, outputs in call.answered_together(named, listed, requests, prompt=chosen):
         for task, rows in zip(named, outputs, strict=True):
             for place, row in zip(places, rows, strict=True):
                 found[task][place] = makers[task].answer(row, requests[place])
-    ids = {} if call.program.signature.arrays else {TOKEN_IDS: [one.ids for one in requests]}
+    ids = (
+        {}
+        if call.program.signature.arrays
+        else {TOKEN_IDS: [requests[place].ids.copy() for place in range(len(listed))]}
+    )
     return ids | {task.value: makers[task].join(found[task]) for task in named}
 
 

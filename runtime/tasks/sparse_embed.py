@@ -97,7 +97,7 @@ def sparse_embed(
     call.lane()
     if max_active is not None and not counts(max_active):
         raise InputError(f"max_active is {max_active!r}; an int of 1 and above is accepted.")
-    made, listed, requests = each(call, max_active), call.drawn(texts), list[Any]()
+    made, listed, requests = each(call, max_active), call.drawn(texts), dict[int, Any]()
     found: list[Any] = [None] * len(listed)
     chosen = one_prompt(call.program, prompt, prompt_name)
     for places, (rows,) in call.answered_together((call.task,), listed, requests, prompt=chosen):

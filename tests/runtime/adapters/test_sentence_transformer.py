@@ -81,6 +81,20 @@ def test_encode(texts: Any, options: dict[str, Any], both: tuple[Any, Any]) -> N
         np.testing.assert_allclose(one, other, atol=CLOSE)
 
 
+def test_everything_of_one_pass(both: tuple[Any, Any]) -> None:
+    theirs, ours = both
+    lane = ours.compiled.engine.joint_lane(("embed", "token_embed"))
+    before = lane.executable.calls
+    found = ours.encode(TEXTS[:3], output_value=None, truncate_dim=7)
+    assert lane.executable.calls == before + 1
+    for one, other in zip(found, theirs.encode(TEXTS[:3], output_value=None, truncate_dim=7), strict=True):
+        kept = other["attention_mask"].bool()
+        np.testing.assert_array_equal(one["input_ids"], other["input_ids"][kept])
+        np.testing.assert_allclose(one["token_embeddings"], other["token_embeddings"][kept], atol=CLOSE)
+        np.testing.assert_allclose(one["sentence_embedding"], other["sentence_embedding"], atol=CLOSE)
+    assert ours.encode("w5", output_value=None)["sentence_embedding"].shape == (32,)
+
+
 def test_queries_documents_and_older_names(both: tuple[Any, Any]) -> None:
     theirs, ours = both
     for method in ("encode_query", "encode_document"):
@@ -132,7 +146,7 @@ def test_attributes(both: tuple[Any, Any]) -> None:
             "device is 'cuda:1', and the model was compiled for refere",
         ),
         (lambda model: model.encode("w5", pool={"input": 1}), "encode takes no pool: one process runs the model"),
-        (lambda model: model.encode("w5", output_value="cls"), "output_value is 'cls'; sentence_embedding and token"),
+        (lambda model: model.encode("w5", output_value="cls"), "output_value is 'cls'; sentence_embedding, token"),
         (
             lambda model: headrace.SentenceTransformer(model.compiled, device="cpu"),
             "is compiled, and device='cpu' would",
