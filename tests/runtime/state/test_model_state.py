@@ -15,6 +15,7 @@ import headrace
 from headrace.ir import Program, State
 from headrace.runtime.state.model_state import unregister_model_state
 from tests.tiny import build
+from tests.words import bert_like
 
 
 class Counting(headrace.ModelState):
@@ -169,3 +170,18 @@ def test_a_wrapped_head_is_the_same_head(head: str) -> None:
     assert wrapped.task == plain.task
     assert wrapped.program.facts.labels == plain.program.facts.labels
     np.testing.assert_allclose(wrapped([[5, 6]])[0], plain([[5, 6]])[0], atol=1e-6)
+
+
+def test_the_worked_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of docs/custom-state.md, with a tiny model in place of the real one."""
+    page = (Path(__file__).parents[3] / "docs" / "custom-state.md").read_text()
+    (code,) = re.findall("```python\n(.*?)```", page, re.DOTALL)
+    model = build("bert")
+    try:
+        exec(
+            code.replace('compile(folder("minilm")', 'compile(MODEL, pooling="mean", tokenizer=WORDS'),
+            {"MODEL": model, "WORDS": bert_like(), "__name__": "example"},
+        )
+    finally:
+        unregister_model_state("drift")
+    assert capsys.readouterr().out.splitlines() == ["3 torch.Size([32])", "True"]
