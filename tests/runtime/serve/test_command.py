@@ -28,7 +28,7 @@ def process(tiny: Any, tmp_path_factory: Any) -> Iterator[tuple[Any, str]]:
     labeller = tmp_path_factory.mktemp("served") / "labeller"
     tiny("bert", "AutoModelForSequenceClassification", num_labels=3).save_pretrained(labeller)
     bert_like().save_pretrained(labeller)
-    options = ["--port", "0", "--target", "reference", "--timeout", "60"]
+    options = ["--port", "0", "--target", "reference", "--timeout", "60", "--task", "token_classify"]
     made = subprocess.Popen(
         [*COMMAND, str(labeller), f"ner={folder('rampart_ner')}", *options],
         stderr=subprocess.PIPE, text=True, env=os.environ | {"HEADRACE_API_KEY": "alpha"},
@@ -85,6 +85,16 @@ def test_mistakes_are_told_in_a_line(arguments: list[str], words: str, capsys: A
         main(["serve", "--port", "0", *arguments] if "--port" not in arguments else ["serve", *arguments])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_task_that_no_model_enables(tiny: Any, tmp_path: Path, capsys: Any) -> None:
+    from headrace.runtime.tools.cli import main
+
+    tiny("bert", "AutoModelForSequenceClassification", num_labels=3).save_pretrained(tmp_path / "labeller")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(tmp_path / "labeller"), "--port", "0", "--target", "reference", "--task", "generate"])
+    assert ended.value.code == 2
+    assert "The task generate is not supported" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

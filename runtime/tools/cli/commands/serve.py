@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.errors import InputError
+from headrace.errors import InputError, TaskNotEnabledError
 from headrace.runtime.tools.cli import console
 from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import (
@@ -77,6 +77,9 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         "token_budget": token_budget, "trust": trust,
     }  # fmt: skip
     opened = {name: _opened(name, model, task or [], options) for name, model in _named(models).items()}
+    for one in task or []:
+        if not any(one in compiled.tasks for compiled in opened.values()):
+            next(iter(opened.values())).engine.require(one)  # says why not
     keys = [*(api_key or []), *([os.environ[KEY]] if os.environ.get(KEY) else [])]
     app = make_app(opened, limits, keys=keys, origins=cors_origin or [])
     journal.begin(log_level)
@@ -97,10 +100,19 @@ def _named(models: list[str]) -> dict[str, str]:
     return found
 
 
+def _compiled(opening: Opening, tasks: list[str]) -> Any:
+    """The model for the first of the tasks that it can be made for: some a head offers only where it is wished for."""
+    for task in tasks:
+        try:
+            return opening.compile(task)
+        except TaskNotEnabledError:
+            continue
+    return opening.compile(None)
+
+
 def _opened(name: str, model: str, tasks: list[str], options: dict[str, Any]) -> Any:
     """The model, compiled for the tasks that were asked for and that it enables, else for its default."""
-    opening = Opening(model, **options)
-    compiled = opening.compile(None)
+    compiled = _compiled(Opening(model, **options), tasks)
     for task in tasks:
         if task in compiled.tasks:
             compiled.engine.lane(task)
