@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from headrace import __version__
 from headrace.backends.inductor.weights import Parts, layout, written
 from headrace.compat.torch import OpOverload, compiler_settings, size_bounds
 from headrace.utils.inside import real
@@ -74,7 +73,7 @@ def _look(value: Any) -> str:
 
 def _surroundings() -> Iterator[str]:
     """The versions, the processor and the settings."""
-    yield from (f"headrace {__version__} {_own_code()}", f"torch {torch.__version__} {torch.version.git_version}")
+    yield from (f"headrace {_own_code()}", f"torch {torch.__version__} {torch.version.git_version}")
     yield from (f"{platform.machine()} {platform.libc_ver()} {_processor()}", f"compiler {_compiler()}")
     yield from (f"threads {torch.get_num_threads()}", f"precision {torch.get_float32_matmul_precision()}")
     yield from (f"capability {os.environ.get('ATEN_CPU_CAPABILITY', '')}", compiler_settings())
@@ -82,7 +81,7 @@ def _surroundings() -> Iterator[str]:
 
 @cache
 def _own_code() -> str:
-    """A digest of Headrace's own code, as far as it decides what is compiled: versions under work share a number."""
+    """A digest of Headrace's own code, as far as it decides what is compiled: a number of a version says less."""
     home, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
     for folder in OWN:
         near = next(place for place in (home / folder, home / folder.removeprefix("headrace/")) if place.is_dir())

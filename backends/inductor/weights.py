@@ -25,7 +25,7 @@ def name_weights(module: fx.GraphModule, stacks: Mapping[str, Parts]) -> dict[st
     for node in module.graph.find_nodes(op="get_attr"):
         target = str(node.target)
         held = stacks[target] if target in stacks else attrgetter(target)(module)
-        if isinstance(held, torch.nn.Module):
+        if not isinstance(held, (tuple, Tensor)):  # the inside of a loop
             continue
         parts = held if isinstance(held, tuple) else (held.detach(),)
         name = named.setdefault(_identity(parts), f"weight_{len(named)}")

@@ -118,7 +118,7 @@ def test_a_saved_graph_holds_no_pickle(folder: Path) -> None:
 def test_compiled_code_is_not_even_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of AOTInductor is a library of machine code: to open it is to run it."""
     opened: list[Any] = []
-    monkeypatch.setattr("headrace.backends.inductor.compile.Runner", opened.append)
+    monkeypatch.setattr("headrace.backends.inductor.compile.read_package", opened.append)
     sign(folder, lambda manifest: manifest.update(target="cpu"))
     with pytest.raises(headrace.ArtifactError, match=REFUSED):
         headrace.load(folder)
