@@ -34,11 +34,14 @@ LOWERED: dict[str, Any] = {}
 WIDE = {"vocab_size": 200, "num_hidden_layers": 1}
 NAMES = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 ENTITIES = {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}, "label2id": {"O": 0, "B-PER": 1, "I-PER": 2}}
+ENTAILS = {0: "contradiction", 1: "neutral", 2: "entailment"}
+ENTAILED = {name: place for place, name in ENTAILS.items()}
 HEADS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ms-marco-MiniLM-L6-v2": ("bert", "AutoModelForSequenceClassification", {"num_labels": 1}),
     "sst2": ("bert", "AutoModelForSequenceClassification", {"num_labels": 2}),
     "bert-base-NER": ("bert", "AutoModelForTokenClassification", ENTITIES),
     "bert-base-uncased": ("bert", "AutoModelForMaskedLM", {}),
+    "bart-large-mnli": ("bert", "AutoModelForSequenceClassification", {"id2label": ENTAILS, "label2id": ENTAILED}),
     "SmolLM2-135M": ("llama", "AutoModelForCausalLM", {}),
 }
 

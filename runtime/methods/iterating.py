@@ -11,9 +11,12 @@ from headrace.ir import PER_TOKEN_OUTPUTS, Program, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.progress import bar
+from headrace.runtime.tasks.answer_question import FoundAnswer
 from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.fill_mask import Fill
+from headrace.runtime.tasks.multiple_choice import Choice
 from headrace.runtime.tasks.precision import require_ranges
+from headrace.runtime.tasks.raw import Raw
 from headrace.runtime.tasks.sparse_embed import SparseVector
 from headrace.runtime.tasks.token_classify import Entity
 from headrace.runtime.text.tokenizer import Texts
@@ -24,7 +27,7 @@ from headrace.tasks import answering
 AHEAD, ARRAYS_AHEAD = 1024, 64
 # The bytes that their raw outputs take, about, of tasks that answer for every token; and those of a number.
 HELD, FLOAT = 256 * 1024 * 1024, 4
-PAIRED = (Task.CLASSIFY, Task.SCORE)
+PAIRED = (Task.CLASSIFY, Task.SCORE, Task.ANSWER_QUESTION)
 
 
 class Iterating(ABC):
@@ -78,6 +81,24 @@ class Iterating(ABC):
     def fill_mask_iter(self, texts: Iterable[Any], **options: Any) -> Iterator[list[list[Fill]]]:
         """The likeliest tokens of each mask token of each text."""
         return self._drawn(Task.FILL_MASK, texts, options)
+
+    def zero_shot_classify_iter(
+        self, texts: Iterable[str], labels: list[str], **options: Any
+    ) -> Iterator[Classification]:
+        """Which of the labels fits each text best."""
+        return self._drawn(Task.ZERO_SHOT_CLASSIFY, texts, options | {"labels": labels})
+
+    def answer_question_iter(self, pairs: Iterable[Any], **options: Any) -> Iterator[list[FoundAnswer]]:
+        """The likeliest parts of each context that answer its question."""
+        return self._drawn(Task.ANSWER_QUESTION, pairs, options)
+
+    def multiple_choice_iter(self, questions: Iterable[Any], **options: Any) -> Iterator[Choice]:
+        """Which of several texts goes on best from one, for each request."""
+        return self._drawn(Task.MULTIPLE_CHOICE, questions, options)
+
+    def raw_iter(self, texts: Iterable[Any], **options: Any) -> Iterator[Raw]:
+        """What the model's own head returns of each text or array."""
+        return self._drawn(Task.RAW, texts, options)
 
     def _drawn(self, task: Task, texts: Any, options: dict[str, Any]) -> Iterator[Any]:
         """The method's answers to some texts at a time; whether the task can be run is said at once."""

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.errors import InputError
 from headrace.runtime.tasks.activation import Floats
 from headrace.runtime.tasks.interface import Answering, Call, Command
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.tasks.parts.answers import characters, likeliest, likelihoods
 from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.tokenizer import Texts
@@ -30,7 +31,7 @@ AlignToWords = Annotated[bool, "Whether an answer that begins or ends within a w
 
 
 @dataclass(frozen=True)
-class FoundAnswer:
+class FoundAnswer(Record):
     """An answer: `context[start:end]` and how probable it is; empty where the context holds none."""
 
     answer: str

@@ -13,11 +13,12 @@ from headrace.errors import InputError
 from headrace.ir import Activation
 from headrace.runtime.tasks.activation import activate
 from headrace.runtime.tasks.interface import Answering, Call, Command
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.tasks.records import shortest
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Record):
     """The best of the choices and its place among them, its score, and the score of each."""
 
     index: int

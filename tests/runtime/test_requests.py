@@ -22,6 +22,14 @@ HEADS = {
     "token_classify": "AutoModelForTokenClassification",
     "fill_mask": "AutoModelForMaskedLM",
 }
+# Tasks that the other tests do not ask for.
+MORE = {
+    "zero_shot_classify": "AutoModelForSequenceClassification",
+    "answer_question": "AutoModelForQuestionAnswering",
+    "multiple_choice": "AutoModelForMultipleChoice",
+    "raw": "AutoModelForPreTraining",
+}
+ENTAILS = {0: "contradiction", 1: "neutral", 2: "entailment"}
 
 
 @pytest.fixture
@@ -30,15 +38,18 @@ def made(compiled: Any) -> Any:
 
     def make(task: str) -> Any:
         options = {"pooling": "mean"} if task == "embed" else {}
-        config = {"num_labels": 1} if task == "score" else None
-        head = HEADS.get(task, "AutoModelForSequenceClassification")
+        config: dict[str, Any] | None = {"num_labels": 1} if task == "score" else None
+        head = (HEADS | MORE).get(task, "AutoModelForSequenceClassification")
+        config = {"id2label": ENTAILS} if task == "zero_shot_classify" else config
         return compiled("bert", head, "reference", config=config, tokenizer=TOKENIZER, **options)
 
     return make
 
 
 def texts_of(task: str) -> list[Any]:
-    if task == "score":
+    if task == "multiple_choice":
+        return [(text, ["w20", "w21 w22"]) for text in TEXTS]
+    if task in ("score", "answer_question"):
         return [(text, "w20") for text in TEXTS]
     return [f"{text} [MASK]" for text in TEXTS] if task == "fill_mask" else TEXTS
 
@@ -232,7 +243,7 @@ def test_sparse_outputs() -> None:
     assert as_output(made, "arrow").to_pylist() == [[{"index": 1, "weight": 0.5}, {"index": 3, "weight": 2.0}], []]
 
 
-@pytest.mark.parametrize("task", [*HEADS, "score"])
+@pytest.mark.parametrize("task", [*HEADS, "score", *MORE])
 def test_every_task_over_an_iterator(task: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is drawn some way ahead and no further, its answers are those of the list, and so are its messages."""
     monkeypatch.setattr(iterating, "AHEAD", 2)
@@ -243,18 +254,19 @@ def test_every_task_over_an_iterator(task: str, made: Any, monkeypatch: pytest.M
             drawn.append(text)
             yield text
 
-    coming = getattr(model, f"{task}_iter")(source())
+    options = {"labels": ["w30", "w40"]} if task == "zero_shot_classify" else {}
+    coming = getattr(model, f"{task}_iter")(source(), **options)
     answers = [next(coming)]
     assert len(drawn) == 2
     answers += coming
-    for one, other in zip(answers, getattr(model, task)(texts), strict=True):
+    for one, other in zip(answers, getattr(model, task)(texts, **options), strict=True):
         if isinstance(one, np.ndarray):
             np.testing.assert_allclose(one, other, atol=1e-5)
         elif isinstance(one, float):
             assert one == pytest.approx(other, abs=1e-5)
         else:
             assert type(one) is type(other)
-    broken = getattr(model, f"{task}_iter")([*texts[:3], 5])
+    broken = getattr(model, f"{task}_iter")([*texts[:3], 5], **options)
     with pytest.raises(headrace.InputError, match=r"(Text|Request) 3 is 5"):
         list(broken)
 
@@ -270,3 +282,9 @@ def test_an_iterator_of_rows_is_held_by_their_bytes(made: Any, monkeypatch: pyte
 def test_an_iterator_of_a_task_that_is_not_there(made: Any) -> None:
     with pytest.raises(headrace.TaskNotEnabledError):
         made("embed").classify_iter(["w5"])
+
+
+def test_every_task_has_a_form_over_iterators() -> None:
+    from headrace.ir import Task
+
+    assert all(hasattr(headrace.CompiledModel, f"{task}_iter") for task in Task)
