@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from typing import Any, cast
 
 from headrace.backends.interface import Backend
 from headrace.errors import TargetError, missing_library
@@ -48,6 +48,35 @@ def backend(target: str | Target, *, compiles: bool = True) -> Backend:
             raise
         raise refusal from error
     return found
+
+
+def target_of(device: Any, target: str = AUTO) -> str:
+    """The target of a device as torch and transformers name it; None leaves it to `target`.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", a torch.device, or a number as of pipelines: -1 is the CPU.
+
+    Raises:
+        TargetError: no such device, or a target besides.
+    """
+    if device is None:
+        return target
+    if target != AUTO:
+        raise TargetError(f"device={str(device)!r} and target={target!r} are both given. Pass one; a target says more.")
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}" if device >= 0 else "cpu"
+    kind, _, number = str(device).partition(":")
+    if kind == "cpu" and number in ("", "0"):
+        return kind
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise TargetError(
+            f"There is no target for device={str(device)!r}. Devices are cpu, cuda and cuda:N; targets, as target=, "
+            f"auto, {', '.join(TARGETS)}."
+        )
+    import torch
+
+    # torch for ROCm calls its devices cuda too.
+    return str(Target("rocm" if torch.version.hip is not None else kind, devices=(int(number),) if number else ()))
 
 
 def _known(target: str | Target) -> Target:

@@ -11,7 +11,7 @@ import torch
 from headrace.backends.inductor.compile import Compiled, compile_program
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.errors import TargetError
-from headrace.ir import AttentionType, Program
+from headrace.ir import Program
 from headrace.utils.scratch import require_temporary
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -42,18 +42,10 @@ class Cpu(OnTensors):
                 'xcode-select --install), or use target="reference", which is slow and needs none.'
             )
 
-    def keeps(self, program: Program) -> bool:
-        """Keys and values that every later token sees, and no more.
-
-        With windows beside them, or an encoder's rows, compiled code answered otherwise than the definition.
-        """
-        plain = all(spec.type is AttentionType.DECODER and spec.window.left < 0 for spec in program.nodes.attention)
-        return plain and not program.nodes.recurrent
-
     def compile(self, program: Program) -> Compiled:
         """Compile ahead of time."""
         return compile_program(program)
 
     def load(self, path: Path, program: Program) -> Compiled:
         """Load a saved package; needs no compiler."""
-        return Compiled(path, program.signature.input_names)
+        return Compiled(path, program)

@@ -13,13 +13,16 @@ from headrace.target import Target
 
 
 class Executable(Protocol):
-    """A program of one task, ready to run on any batch and sequence length."""
+    """A program of one task, or of several that one pass answers, ready to run on any batch and sequence length."""
 
     calls: int
     """How often it ran: what ran is this executable, not the eager model."""
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """The program's one output for inputs int64 [batch, sequence], by name; both as `Backend.feed` makes them."""
+        """The program's output for inputs int64 [batch, sequence], by name; both as `Backend.feed` makes them.
+
+        Of a program of several outputs, a tuple of them in the order of its signature.
+        """
         ...
 
     def save(self, path: Path) -> None:
@@ -62,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def fetch(self, output: Any) -> ArrayLike:
-        """What an executable returned, in float32 on the host; `np.asarray` waits for it where the copy takes time."""
+        """One output of an executable, in float32 on the host; `np.asarray` waits for it where the copy takes time."""
         ...
 
     def compile(self, program: Program) -> Executable:
@@ -77,10 +80,6 @@ class Backend(Protocol):
 @runtime_checkable
 class Memory(Protocol):
     """A backend that holds what lives between steps: the caches of cached programs, as its executables take them."""
-
-    def keeps(self, program: Program) -> bool:
-        """Whether it runs the cached form of a program, whose nodes say what that keeps."""
-        ...
 
     @property
     def cache_bytes(self) -> int:
@@ -116,8 +115,3 @@ class Planner(Protocol):
     def kernels(self, program: Program) -> list[Any]:
         """The kernels that a program runs, each a `headrace.backends.kernels.compile.aot.Kernel`."""
         ...
-
-
-def decodes(backend: Backend, program: Program) -> bool:
-    """Whether a target makes a program's tokens."""
-    return isinstance(backend, Memory) and backend.keeps(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +25,11 @@ class Interpreted:
         self._exported = program.graph
 
     @in_turn  # the wrapper that torch puts around an operator of ours notes for a tracer that it is there
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Interpret the graph on `inputs`."""
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Interpret the graph on `inputs`: its output, or a tuple of several."""
         self.calls += 1
-        return graphs.run(self._exported, inputs)[0][0]
+        outputs = graphs.run(self._exported, inputs)[0]
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def save(self, path: Path) -> None:
         """Write the exported program, weights included."""

@@ -16,6 +16,8 @@ HEADS = {
     Head.NONE: "a model without a head",
     Head.SEQUENCE: "a sequence head",
     Head.TOKEN: "a token head",
+    Head.SPAN: "a span head",
+    Head.CHOICE: "a choice head",
     Head.MASKED_LM: "a masked-LM head",
     Head.CAUSAL_LM: "a causal-LM head",
     Head.SEQ2SEQ_LM: "a seq2seq-LM head",
@@ -44,14 +46,15 @@ def table() -> str:
 
 def row(task: Task, rules: TaskRules, typed: bool) -> str:
     """What the list knows of a task."""
-    needs = f"{rules.needs}, and {rules.lacks}, which this version lacks" if rules.lacks else rules.needs
     command = f"`headrace {task.replace('_', '-')}`" if typed else ""
-    return f"| {task} | {rules.does} | {heads(rules)} | {needs} | {command} |"
+    return f"| {task} | {rules.does} | {heads(rules)} | {rules.needs} | {command} |"
 
 
 def heads(rules: TaskRules) -> str:
     """The heads that offer a task; without one only sentence-transformers modules do."""
     named = ", ".join(HEADS[head] for head in rules.heads) or "sentence-transformers modules"
+    if rules.entails:
+        return f"{named} with a label of entailment"
     return f"{named} of one label" if rules.one_label else named
 
 

@@ -28,6 +28,8 @@ from headrace.errors import (
 from headrace.utils.scratch import require_cache
 
 if TYPE_CHECKING:
+    from headrace.runtime.adapters.cross_encoder import CrossEncoder
+    from headrace.runtime.adapters.sentence_transformer import SentenceTransformer
     from headrace.runtime.api import Lowered, Traced, compile, lower, trace
     from headrace.runtime.artifact.saved_model import load
     from headrace.runtime.generate.generation import Generation
@@ -45,6 +47,8 @@ LAZY = {
     "trace": "headrace.runtime.api",
     "lower": "headrace.runtime.api",
     "load": "headrace.runtime.artifact.saved_model",
+    "CrossEncoder": "headrace.runtime.adapters.cross_encoder",
+    "SentenceTransformer": "headrace.runtime.adapters.sentence_transformer",
     "Traced": "headrace.runtime.api",
     "Lowered": "headrace.runtime.api",
     "CompiledModel": "headrace.runtime.model",
@@ -61,6 +65,7 @@ __all__ = [
     "AttentionTypeError",
     "Classification",
     "CompiledModel",
+    "CrossEncoder",
     "Entity",
     "Generation",
     "HeadraceError",
@@ -73,6 +78,7 @@ __all__ = [
     "NonFiniteError",
     "OutOfMemoryError",
     "ParityError",
+    "SentenceTransformer",
     "TargetError",
     "TaskNotEnabledError",
     "TraceError",

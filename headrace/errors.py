@@ -93,6 +93,8 @@ EXTRAS = {
     "onnx_ir": "export",
     "llguidance": "guided",
     "scipy": "sparse",
+    "pyarrow": "arrow",
+    **dict.fromkeys(("starlette", "uvicorn", "pydantic", "orjson", "prometheus_client"), "serve"),
 }
 
 

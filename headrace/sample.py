@@ -95,8 +95,10 @@ def even_row(program: Program, tokens: int, count: int) -> dict[str, Tensor]:
 
 
 def tensors(program: Program, values: Mapping[Role, NDArray[Any]]) -> dict[str, Tensor]:
-    """A feed as the program's graph takes it."""
-    return program.signature.named({role: torch.from_numpy(array) for role, array in values.items()})
+    """A feed as the program's graph takes it: contiguous, since compiled code keeps its example's strides."""
+    return program.signature.named(
+        {role: torch.from_numpy(np.ascontiguousarray(array)) for role, array in values.items()}
+    )
 
 
 def _real(length: int, width: int) -> Tensor:

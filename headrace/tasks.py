@@ -35,15 +35,26 @@ def offered(program: Program) -> dict[Task, str]:
 
 def _of_head(program: Program) -> list[Task]:
     """The tasks that the head offers, its default first."""
-    head, labels = program.signature.head, program.facts.labels
-    alone = labels is not None and len(labels.names) == 1 and not program.signature.arrays
-    offers = [task for task, rules in TASK_RULES.items() if head in rules.heads and (alone or not rules.one_label)]
+    head = program.signature.head
+    offers = [task for task, rules in TASK_RULES.items() if head in rules.heads and _labelled(program, rules)]
     return [task for task in offers if task is not Task.RAW or program.facts.raw]
+
+
+def _labelled(program: Program, rules: TaskRules) -> bool:
+    """Whether the labels, of texts, are as the task has them."""
+    labels = None if program.signature.arrays else program.facts.labels
+    if rules.one_label:
+        return labels is not None and len(labels.names) == 1
+    if rules.entails:
+        return labels is not None and len(labels.names) > 1 and labels.entailment is not None
+    return True
 
 
 def _source(head: Head, rules: TaskRules) -> str:
     if rules.one_label:
         return f"the {head} head's single label"
+    if rules.entails:
+        return f"the {head} head's label of entailment"
     return {Head.NONE: "the model without a head", Head.OTHER: "its own head"}.get(head, f"the {head} head")
 
 
@@ -124,13 +135,12 @@ class Tasks(Mapping[str, TaskDecision]):
 
 
 def lacks(task: Task, decodes: bool) -> str:
-    """What this version has not yet to run a supported task; empty where it runs it.
+    """What this version lacks to run a supported task; empty where it runs it.
 
     Args:
         decodes: whether the target runs cached programs.
     """
-    undone = TASK_RULES[task].needs is Needs.DECODING and not decodes
-    return "decoding on this target" if undone else TASK_RULES[task].lacks
+    return "decoding on this target" if TASK_RULES[task].needs is Needs.DECODING and not decodes else ""
 
 
 def runnable(program: Program, decodes: bool = True) -> list[Task]:

@@ -42,13 +42,18 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
     )
 
 
-def preparation(task: Task, layout: Layout = Layout.PADDED) -> tuple[Pass, ...]:
-    """From there to the program of one task, ready for a backend's decompositions."""
+def preparation(
+    task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = ()
+) -> tuple[Pass, ...]:  # fmt: skip
+    """From there to the program of one task, ready for a backend's decompositions; `beside` is as of `SelectTask`."""
     if TASK_RULES[task].needs is Needs.DECODING:
-        return (SelectTask(task, (OutputKind.HIDDEN,)), CacheStates(), MergeLinear())
+        # What its head reads is kept in sight, so that it need not read all of it.
+        return (SelectTask(task, (*beside, OutputKind.HIDDEN)), PoolFirst(), CacheStates(), MergeLinear())
+    if layout is Layout.CACHED:
+        return (SelectTask(task, beside), PoolFirst(), CacheStates(), MergeLinear())
     if layout is Layout.PADDED:
-        return (SelectTask(task), PoolFirst())
-    return (SelectTask(task), PoolFirst(), ChooseLayout(layout), MergeLinear())
+        return (SelectTask(task, beside), PoolFirst())
+    return (SelectTask(task, beside), PoolFirst(), ChooseLayout(layout), MergeLinear())
 
 
 def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> Program:
@@ -56,9 +61,15 @@ def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> P
     return run_passes(program, analysis(eager, prefill))
 
 
-def prepare(program: Program, task: Task, layout: Layout = Layout.PADDED) -> Program:
-    """Cut down to one task, in the layout that the target runs best where the program admits it."""
-    return run_passes(program, preparation(task, layout))
+def prepare(
+    program: Program, task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = ()
+) -> Program:  # fmt: skip
+    """Cut down to one task, in the layout that the target runs best where the program admits it.
+
+    Args:
+        beside: other outputs of the same pass that are wanted too.
+    """
+    return run_passes(program, preparation(task, layout, beside))
 
 
 def quantize(prepared: Program) -> Program:

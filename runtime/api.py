@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch import nn
 
 from headrace import debug
 from headrace.backends import backend as find_backend
-from headrace.backends.interface import Backend, Planner, decodes
+from headrace.backends import target_of
+from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
 from headrace.frontend.load.modules.pooling import pool_kind
@@ -27,6 +29,7 @@ from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
+from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, require_any, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
@@ -85,9 +88,18 @@ class Traced:
         chosen, _ = select(self.analysed, None)
         return explain(self.analysed, form, task=chosen)
 
-    def lower(self, target: str = "auto") -> Lowered:
-        """Decide for a target."""
-        backend = find_backend(target, compiles=False)
+    def __repr__(self) -> str:
+        """The model, and its tasks where they have been worked out."""
+        known = "analysed" in vars(self)
+        return line("Traced", self.program.source.name, (", ".join(self.tasks) or "no task") if known else "traced")
+
+    def _repr_html_(self) -> str:
+        """`explain` as a page, in notebooks."""
+        return frame(self.explain("html"))
+
+    def lower(self, target: str = "auto", device: Any = None) -> Lowered:
+        """Decide for a target, or a device in its place."""
+        backend = find_backend(target_of(device, target), compiles=False)
         return Lowered(self.analysed, backend, self.tokenizer, self.side_files, self.brought)
 
 
@@ -132,6 +144,15 @@ class Lowered:
         chosen, _ = select(self.program, None)
         return explain(self.program, form, target=self.backend.name, task=chosen, plan=self.plan())
 
+    def __repr__(self) -> str:
+        """The model, its tasks, target and dtype."""
+        tasks = ", ".join(self.tasks) or "no task"
+        return line("Lowered", self.program.source.name, f"{tasks}; {self.backend.name}, {self.program.dtype}")
+
+    def _repr_html_(self) -> str:
+        """`explain` as a page, in notebooks."""
+        return frame(self.explain("html"))
+
     @in_turn
     def plan(self, task: str | None = None) -> tuple[Any, ...]:
         """What the target will do with one task's program, and why; empty where there is nothing to choose.
@@ -170,7 +191,7 @@ class Lowered:
     def _chosen(self, wish: str | None) -> Task | None:
         if wish is not None:
             return self._supported(wish)
-        return first_runnable(self.program, select(self.program, None)[0], decodes(self.backend, self.program))
+        return first_runnable(self.program, select(self.program, None)[0], isinstance(self.backend, Memory))
 
     def _supported(self, wish: str) -> Task:
         task, _ = select(self.program, wish)
@@ -181,6 +202,7 @@ class Lowered:
         self,
         *,
         task: str | None = None,
+        beside: tuple[str, ...] = (),
         max_length: int | None = None,
         token_budget: int | None = None,
         quantize: str | None = None,
@@ -188,6 +210,9 @@ class Lowered:
         progress: bool | None = None,
     ) -> CompiledModel:
         """Compile for a task: the user's, else the default one. The others are compiled when they are first used.
+
+        Args:
+            beside: tasks that the same program answers too, see `headrace.compile`.
 
         Raises:
             TaskNotEnabledError: the task is not supported, or the model supports none at all.
@@ -203,7 +228,9 @@ class Lowered:
             self.program, self.backend, own_copy(self.tokenizer), task=task, max_length=max_length,
             token_budget=token_budget, side_files=self.side_files, quantize=quantize, force=force, state=self.state,
         )  # fmt: skip
-        if task is not None:
+        if beside and model.task is not None:
+            model.engine.joint_lane((model.task, *_names("beside", beside)), progress)
+        elif task is not None:
             model.engine.lane(task, progress)
         return model.warm(progress)
 
@@ -280,9 +307,9 @@ def trace(
     return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files, state)
 
 
-def lower(model: Source, *, target: str = "auto", **options: Any) -> Lowered:
-    """Trace a model and decide for a target. Options as for `trace`."""
-    backend = find_backend(target, compiles=False)
+def lower(model: Source, *, target: str = "auto", device: Any = None, **options: Any) -> Lowered:
+    """Trace a model and decide for a target, or a device in its place. Options as for `trace`."""
+    backend = find_backend(target_of(device, target), compiles=False)
     traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
         return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
@@ -292,6 +319,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     model: Source,
     *,
     task: str | None = None,
+    beside: tuple[str, ...] = (),
     target: str = "auto",
     dtype: str | torch.dtype = "auto",
     max_length: int | None = None,
@@ -305,20 +333,26 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool | None = None,
+    device: Any = None,
 ) -> CompiledModel:
     """Load, trace, decide and compile a model.
 
     Args:
         model: a folder, a hub id or an `nn.Module`.
         task: what to compile for; None takes the model's default task.
+        beside: names of tasks that the same program answers too, as `("embed",)` beside generate: one copy of the
+            weights, and one loop, in whose steps texts of all of them meet.
         target: "auto" picks the best device present (`.target` says which), "reference" needs no compiler.
         dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which).
         max_length: tokens a text at most, over what the folder says; never over what the model can take.
-        token_budget: padded tokens in one step at most; a longer text is an error, or truncated where asked.
+        token_budget: padded tokens in one step at most. A longer text of a causal model that prefills in chunks comes
+            in pieces, whose keys and values are kept meanwhile, where the target keeps any (reference, cpu); any other
+            is an error, or truncated where asked.
         quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
             answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
         force: keep a quantised model whose answers fail that gate.
-        progress: show progress on stderr; None on a terminal only.
+        progress: show progress on stderr; None on a terminal or in a notebook only.
+        device: in place of a target, as torch and transformers name it: "cpu", "cuda:1", a torch.device, or a number.
 
     The other arguments are `trace`'s.
 
@@ -326,14 +360,22 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         HeadraceError: whatever cannot be loaded, traced, typed, served or run here; each says what to do.
     """
     require_choice("force", force)
+    target = target_of(device, target)
     require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
     lowered = lower(
         model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, task=task,
         tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
-        task=task, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force, progress=progress
-    )
+        task=task, beside=beside, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force,
+        progress=progress,
+    )  # fmt: skip
+
+
+def _names(option: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, (tuple, list)):
+        raise InputError(f"{option} is {reprlib.repr(given)}; a tuple of tasks' names is accepted.")
+    return tuple(given)
 
 
 def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input, Program
 from headrace.ir.printer import axes_text
+from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.text.validate import counts, read_array
 
 LARGEST = np.finfo(np.float32).max
@@ -46,7 +47,7 @@ class Arrays:
         self._free = free_axis(self._input)
         self._rows, self._budget = program.signature.rows, token_budget
         if max_length is not None:
-            raise InputError(f"max_length counts tokens, but the model reads {self._described()}. Leave it out.")
+            self.bounded(max_length)
         if token_budget is not None and (not counts(token_budget) or token_budget < (program.signature.rows or 1)):
             least = (
                 f"one request makes {program.signature.rows} rows"
@@ -65,6 +66,16 @@ class Arrays:
             return iter([given])
         return iter(given)
 
+    def bounded(self, max_length: int) -> NoReturn:
+        """Refuse a limit in tokens.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            f"max_length counts tokens, but the model reads {self._described()}. Leave max_length={max_length!r} out."
+        )
+
     def ahead(self, given: Iterable[Any], *, sizes: Any = None, **options: Any) -> Iterator[list[Given]]:
         """What `encode` gives, in one part whatever the sizes: to check arrays takes no time to speak of."""
         yield self.encode(given, **options)
@@ -76,7 +87,7 @@ class Arrays:
         truncate: bool | None = None,
         pairs: bool = False,
         prompt: str | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> list[Given]:
         """Check each array. The options are those of texts; none of them has a meaning here.
 
@@ -86,7 +97,7 @@ class Arrays:
         """
         if truncate is not None or prompt is not None:
             raise InputError(f"truncate and prompt are for texts; the model reads {self._described()}. Leave them out.")
-        return [self._checked(one, number) for number, one in enumerate(given, first)]
+        return [self._checked(one, places.number(request)) for request, one in enumerate(given)]
 
     def no_text(self) -> InputError:
         """The refusal of a task that answers with parts of a text."""

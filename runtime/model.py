@@ -4,53 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Unpack
 
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
-from headrace.ir import OutputKind, Program, Quantized, Task
+from headrace.ir import Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.generate.generation import Generation
+from headrace.runtime.methods.embedding import Embedding
+from headrace.runtime.methods.iterating import Iterating
 from headrace.runtime.state.model_state import ModelState
+from headrace.runtime.tasks.answer_question import FoundAnswer, answer_question
 from headrace.runtime.tasks.classify import Classification, classify
-from headrace.runtime.tasks.embed import embed
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
-from headrace.runtime.tasks.interface import Call
-from headrace.runtime.tasks.multi_embed import multi_embed
-from headrace.runtime.tasks.precision import require_ranges
+from headrace.runtime.tasks.interface import Call, Options, Requests
+from headrace.runtime.tasks.multiple_choice import Choice, multiple_choice
+from headrace.runtime.tasks.one_pass import run
+from headrace.runtime.tasks.output import NUMPY, as_output
 from headrace.runtime.tasks.raw import Raw, parted, raw
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents, score
-from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_classify import Aggregation, Entity, token_classify
-from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import similarity, similarity_pairwise
+from headrace.runtime.tasks.zero_shot_classify import TEMPLATE, zero_shot_classify
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.prefetch import PACKED, WHOLE
-from headrace.runtime.text.prompts import side_prompt
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
+from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, runnable, select
 
 Pair = tuple[str, str]
-# How many texts an iterator is read ahead, so that like lengths can meet in a batch.
-AHEAD = 1024
 
 
-class CompiledModel:
+class CompiledModel(Embedding, Iterating):
     """What `headrace.compile` returns. Each task is a method; calling the model takes token ids.
 
     Texts come alone or in any iterable but a mapping, a set or a table: a tuple holds requests as a list does. A pair
     of texts is a tuple of two inside it.
 
-    Every text task takes `truncate` (None follows a sentence-transformers folder, else a long text is an error),
-    `batch_size` (None packs by tokens) and `progress` (None shows a bar on a terminal).
+    Every text task takes the options of `headrace.runtime.tasks.interface.Options`: `truncate`, `max_length`,
+    `batch_size` and `progress`. A text that is there more than once is computed once a call. Tasks that answer arrays
+    take `output`, and each has a form over iterators, as `embed_iter`.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class CompiledModel:
         task: str | None = None,
         max_length: int | None = None,
         token_budget: int | None = None,
-        lanes: Mapping[OutputKind, Lane] | None = None,
+        lanes: Mapping[str, Lane] | None = None,
         side_files: Mapping[str, str | None] | None = None,
         quantize: str | None = None,
         force: bool = False,
@@ -86,14 +85,17 @@ class CompiledModel:
         self.task, warning = select(program, task)
         if warning:
             warn(warning)
-        self._reader: Texts | Arrays = (
-            Arrays(program, max_length, token_budget)
-            if program.signature.arrays
-            else Texts(tokenizer, program, max_length, token_budget)
-        )
         self._first, self._kept = 0, dict[Any, Any]()
         self.max_length, self.side_files = max_length, dict(side_files or {})
         self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
+        longest = None if self.engine.in_pieces else token_budget
+        self._reader: Texts | Arrays = (
+            Arrays(program, max_length, longest)
+            if program.signature.arrays
+            else Texts(tokenizer, program, max_length, longest)
+        )
+        # Of a model that was read back: the folder, the target and the trust that `headrace.load` was given.
+        self.read_from: tuple[str, str, bool | None] | None = None
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -138,15 +140,52 @@ class CompiledModel:
             token_budget=self.engine.token_budget, **options,
         )  # fmt: skip
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: executables are neither.
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What was read back from a folder pickles as that folder, which whoever unpickles it loads as it was loaded.
 
         Raises:
-            ArtifactError: always.
+            ArtifactError: the model lies in no folder, and executables are not pickled.
         """
-        raise ArtifactError(
-            "A compiled model is not pickled or copied. Save it to a folder, and headrace.load that in every process."
-        )
+        from headrace.runtime.artifact.saved_model import load
+
+        if self.read_from is None:
+            raise ArtifactError(
+                f"{self!r} was compiled in memory, and executables are not pickled or copied. Save it, and pickle what "
+                "is read back: model.save(FOLDER), headrace.load(FOLDER)."
+            )
+        return load, self.read_from, {"_first": self._first}
+
+    def __repr__(self) -> str:
+        """The model, its tasks, target and dtype."""
+        tasks = ", ".join(self.tasks) or "no task"
+        return line("CompiledModel", self.program.source.name, f"{tasks}; {self.target}, {self.dtype}")
+
+    def _repr_html_(self) -> str:
+        """`explain` as a page, in notebooks."""
+        return frame(self.explain("html"))
+
+    def run(
+        self, texts: str | Iterable[str], tasks: Iterable[str], prompt: str | None = None, *,
+        prompt_name: str | None = None, **options: Unpack[Options],
+    ) -> dict[str, Any]:  # fmt: skip
+        """What several tasks answer to the same texts, in one pass of the model, and the token ids that it read.
+
+        Args:
+            texts: as every task takes them; of a model that reads arrays, arrays.
+            tasks: names among embed, token_embed, sparse_embed and multi_embed, as `("embed", "token_embed")`; each
+                answers by the model's own options, multi_embed for documents.
+            prompt: as for `embed`; it goes before the texts for all tasks.
+
+        Returns:
+            By each task's name what its method answers; by "token_ids" int64 [t] a text, special tokens included,
+            whose places are those of token_embed's rows.
+
+        Raises:
+            TaskNotEnabledError: a task is not supported.
+            InputError: a task that reads its texts in a way of its own.
+        """
+        chosen = self._call(self._default(), **options)
+        return run(chosen, texts, tasks, prompt, prompt_name)
 
     def counting_from(self, first: int) -> CompiledModel:
         """The same model, whose messages number texts from `first`: for a list that is handed over in pieces.
@@ -231,8 +270,8 @@ class CompiledModel:
         return self.task
 
     def answer(
-        self, task: str | None, texts: Any, *, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None, **options: Any,
+        self, task: str | None, texts: Any, *, truncate: bool | str | None = None, batch_size: int | None = None,
+        progress: bool | None = None, max_length: int | None = None, output: str = NUMPY, **options: Any,
     ) -> Any:  # fmt: skip
         """What the method of that name answers, for callers that have a task's name; options as there.
 
@@ -244,109 +283,30 @@ class CompiledModel:
             TargetError: this version has no runtime for it.
         """
         chosen = self.engine.require(self._default() if task is None else task)
-        return answering(chosen).answer(self._call(chosen, truncate, batch_size, progress), texts, **options)
+        call = self._call(chosen, truncate, batch_size, progress, max_length)
+        return as_output(answering(chosen).answer(call, texts, **options), output)
 
-    def _call(self, task: Task, truncate: bool | None, batch_size: int | None, progress: bool | None) -> Call:
+    def call(self, task: str) -> Call:
+        """What answers a task, for who reads, runs and finishes requests of several callers together.
+
+        Raises:
+            TaskNotEnabledError, TargetError: as of `answer`.
+        """
+        return self._call(self.engine.require(task), None, None, False)
+
+    def _call(
+        self, task: Task, truncate: bool | str | None = None, batch_size: int | None = None,
+        progress: bool | None = None, max_length: int | None = None,
+    ) -> Call:  # fmt: skip
+        reader = self._reader if max_length is None else self._reader.bounded(max_length)
         return Call(
-            task, self.engine, self._reader, self._tokenizer, self._kept, self.max_length, self._first, truncate,
-            batch_size, progress,
+            task, self.engine, reader, self._tokenizer, self._kept, max_length or self.max_length, self._first,
+            truncate, batch_size, progress,
         )  # fmt: skip
 
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        prompt: str | None = None,
-        *,
-        prompt_name: str | None = None,
-        precision: str | None = None,
-        ranges: Any = None,
-        truncate: bool | None = None,
-        batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> Array:
-        """One vector a text, float32 [n, d].
-
-        Args:
-            normalize: to unit length; None does as the sentence-transformers folder does, else not.
-            dimensions: keep the first so many, for models trained so (Matryoshka); applied before normalising.
-            prompt: a prompt's name in the folder, or its text; None takes the folder's default.
-            prompt_name: a prompt's name in the folder, and nothing else.
-            precision: "int8" and "uint8" count in 255 steps between each dimension's ranges; "binary" and "ubinary"
-                keep the sign alone, eight a number. None is "float32".
-            ranges: of int8 and uint8, [2, d]: `headrace.ranges_of` a representative set; None takes those of the
-                answer itself.
-        """
-        call = self._call(Task.EMBED, truncate, batch_size, progress)
-        return embed(call, texts, normalize, dimensions, prompt, prompt_name, precision, ranges)
-
-    def embed_query(self, texts: str | Iterable[str], **options: Any) -> Array:
-        """`embed` by the folder's prompt for queries, where it has one. Options as there, but for the prompt."""
-        return self.embed(texts, prompt=side_prompt(self.program, "query"), **options)
-
-    def embed_document(self, texts: str | Iterable[str], **options: Any) -> Array:
-        """`embed` by the folder's prompt for documents, where it has one. Options as there, but for the prompt."""
-        return self.embed(texts, prompt=side_prompt(self.program, "document"), **options)
-
-    def embed_iter(self, texts: Iterable[str], **options: Any) -> Iterator[Array]:
-        """One vector [d] a text, as they are drawn; reads the iterator some way ahead. Options as for `embed`.
-
-        Raises:
-            InputError: a precision that needs ranges, without them: those of some texts are not those of all.
-        """
-        require_ranges(options.get("precision"), options.get("ranges"))
-        source, done = self._reader.drawn(texts), 0
-        while ahead := list(islice(source, AHEAD)):
-            yield from self.counting_from(self._first + done).embed(ahead, **options)
-            done += len(ahead)
-
-    def token_embed(
-        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
-        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
-    ) -> list[Array]:  # fmt: skip
-        """One vector a token, special tokens included: float32 [t, d] a text. Prompts are as for `embed`."""
-        return token_embed(self._call(Task.TOKEN_EMBED, truncate, batch_size, progress), texts, prompt, prompt_name)
-
-    def sparse_embed(
-        self, texts: str | Iterable[str], prompt: str | None = None, *, prompt_name: str | None = None,
-        max_active: int | None = None, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> SparseVectors:  # fmt: skip
-        """One sparse vector a text, as (indices, weights), with `.csr()` for SciPy. Prompts are as for `embed`.
-
-        Args:
-            max_active: keep so many of the largest numbers; None does as the folder says, else keeps all.
-        """
-        call = self._call(Task.SPARSE_EMBED, truncate, batch_size, progress)
-        return sparse_embed(call, texts, prompt, prompt_name, max_active)
-
-    def multi_embed(
-        self, texts: str | Iterable[str], side: str = "document", prompt: str | None = None, *,
-        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None,
-    ) -> list[Array]:  # fmt: skip
-        """A vector for each token of a text that scores, float32 [t, d] a text; `similarity` compares such texts.
-
-        Args:
-            side: "query" or "document": each is cut, filled up and scored in its own way, and has its own prompt.
-            prompt: as for `embed`; None takes the side's, where the folder has one.
-        """
-        call = self._call(Task.MULTI_EMBED, truncate, batch_size, progress)
-        return multi_embed(call, texts, side, prompt, prompt_name)
-
-    def sparse_words(self, vectors: SparseVectors, top: int | None = None) -> list[list[tuple[str, float]]]:
-        """The tokens and weights of each vector of `sparse_embed`, the heaviest first: `top` of them, None for all.
-
-        Raises:
-            InputError: the vectors are not over the tokenizer's vocabulary, or there is no tokenizer.
-        """
-        return [words(one, vocabulary_of(self._tokenizer, vectors.width), top) for one in vectors]
-
     def classify(
-        self, texts: str | Iterable[str] | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
-        prompt_name: str | None = None, truncate: bool | None = None, batch_size: int | None = None,
-        progress: bool | None = None,
+        self, texts: Requests | Iterable[Pair], prompt: str | None = None, *, raw: bool = False,
+        prompt_name: str | None = None, **options: Unpack[Options],
     ) -> list[Classification]:  # fmt: skip
         """The best label of each text or pair of texts, with every label's score. Prompts are as for `embed`.
 
@@ -354,12 +314,11 @@ class CompiledModel:
             texts: all of them texts, or all pairs: tuples of two inside a list, also where there is one pair alone.
             raw: the head's logits in place of scores.
         """
-        call = self._call(Task.CLASSIFY, truncate, batch_size, progress)
-        return classify(call, texts, prompt, raw, prompt_name)
+        return classify(self._call(Task.CLASSIFY, **options), texts, prompt, raw, prompt_name)
 
     def score(
         self, pairs: Iterable[Pair], prompt: str | None = None, *, raw: bool = False, prompt_name: str | None = None,
-        truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None,
+        **options: Unpack[Options],
     ) -> list[float]:  # fmt: skip
         """How well the two texts of each pair fit, by the head's one label; a pair alone is [(text, other)].
 
@@ -367,7 +326,7 @@ class CompiledModel:
             prompt: as for `embed`; it goes before the first of the two.
             raw: the head's logit in place of a score.
         """
-        return score(self._call(Task.SCORE, truncate, batch_size, progress), pairs, prompt, raw, prompt_name)
+        return score(self._call(Task.SCORE, **options), pairs, prompt, raw, prompt_name)
 
     def rank(
         self, query: str, documents: Any, top_k: int | None = None, return_documents: bool = False, **options: Any
@@ -397,19 +356,88 @@ class CompiledModel:
         return found
 
     def token_classify(
-        self, texts: str | Iterable[str], aggregation: Aggregation = "none", *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: str | Iterable[str] | Iterable[Sequence[str]], aggregation: Aggregation = "none", *,
+        ignore_labels: list[str] | None = None, stride: int | None = None, join: bool = True,
+        scores: bool = False, **options: Unpack[Options],
     ) -> list[list[Entity]]:  # fmt: skip
-        """The labelled tokens or spans of each text, by transformers' aggregation strategies."""
-        return token_classify(self._call(Task.TOKEN_CLASSIFY, truncate, batch_size, progress), texts, aggregation)
+        """The labelled tokens or spans of each text, by transformers' aggregation strategies.
 
-    def raw(
-        self, texts: Any, *, truncate: bool | None = None, batch_size: int | None = None, progress: bool | None = None
-    ) -> list[Raw]:
+        Args:
+            texts: all of them texts, or all lists of words, each of which is then one word to the aggregation.
+            aggregation: "none" answers token by token, "simple" joins neighbours of one label; "first", "average" and
+                "max" before that give each word one label: its first token's, the best on average, its surest token's.
+            ignore_labels: the labels that are left out, as they are answered; None is ["O"], [] leaves none out.
+            stride: read texts beyond the model's limit in windows that share so many tokens, and join what they find;
+                None refuses or truncates such texts.
+            join: False leaves neighbours of one label apart: one answer a token or word.
+            scores: every label's score beside the best; of single tokens and words alone.
+
+        Raises:
+            InputError: an option that is not as above, or texts that are neither all str nor all lists of words.
+            InputTooLongError: a text beyond the model's limit, without `stride` or truncation.
+        """
+        call = self._call(Task.TOKEN_CLASSIFY, **options)
+        return token_classify(call, texts, aggregation, ignore_labels, stride, join, scores)
+
+    def zero_shot_classify(
+        self, texts: str | Iterable[str], labels: list[str], *, hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False, **options: Unpack[Options],
+    ) -> list[Classification]:  # fmt: skip
+        """Which of the labels fits each text best, with every label's score, by a model of natural language inference.
+
+        Args:
+            labels: what is chosen from; each makes one request of a text.
+            hypothesis_template: the sentence that a label makes in place of {}.
+            multi_label: whether several may fit: each is then held against its contradiction, not against the others.
+            options: with `truncate` long texts give way, never the sentence.
+
+        Raises:
+            InputError: no labels, one of them twice, or a template without a place for them.
+            InputTooLongError: a text that is too long with a sentence, and is not to be truncated.
+        """
+        call = self._call(Task.ZERO_SHOT_CLASSIFY, **options)
+        return zero_shot_classify(call, texts, labels, hypothesis_template, multi_label)
+
+    def answer_question(
+        self, pairs: Iterable[Pair], *, top_k: int = 1, max_answer_len: int = 15, doc_stride: int | None = None,
+        max_seq_len: int | None = None, handle_impossible_answer: bool = False, align_to_words: bool = True,
+        batch_size: int | None = None, progress: bool | None = None,
+    ) -> list[list[FoundAnswer]]:  # fmt: skip
+        """The likeliest parts of a context that answer a question: for each pair, `top_k` at most, the best first.
+
+        By the rules of transformers' question-answering pipeline, but that no part comes twice.
+
+        Args:
+            pairs: of a question and its context; one alone is [(question, context)].
+            max_answer_len: the tokens of an answer at most.
+            doc_stride: tokens that neighbouring windows of a long context share; None is 128, or half a window if less.
+            max_seq_len: the tokens of a question and a window at most; None is 384, or the model's limit if less.
+            handle_impossible_answer: whether an empty answer, that the context holds none, is one too.
+            align_to_words: whether an answer that begins or ends within a word takes the whole word.
+
+        Raises:
+            InputError: what is no such pair or option, or a question that leaves a window no room.
+        """
+        call = self._call(Task.ANSWER_QUESTION, None, batch_size, progress)
+        return answer_question(
+            call, pairs, top_k, max_answer_len, doc_stride, max_seq_len, handle_impossible_answer, align_to_words
+        )
+
+    def multiple_choice(
+        self, questions: Iterable[tuple[str, Sequence[str]]], **options: Unpack[Options]
+    ) -> list[Choice]:  # fmt: skip
+        """Which of several texts goes on best from one, for each request, with the score of each.
+
+        Args:
+            questions: a text and those to choose from: ("It rained, so", ["he took an umbrella.", "he took a nap."]).
+        """
+        return multiple_choice(self._call(Task.MULTIPLE_CHOICE, **options), questions)
+
+    def raw(self, texts: Requests, **options: Unpack[Options]) -> list[Raw]:
         """What the model's own head returns of each text or array, where no other task is of it.
 
-        Such are question answering, next sentences, replaced tokens, speech recognition (CTC) and what a model returns
-        besides its hidden rows.
+        Such are pretraining heads, replaced tokens, speech recognition (CTC) and what a model returns besides its
+        hidden rows.
 
         Returns:
             Of each text the float32 arrays that the model returns, by the model's own names: [tokens, ...] where there
@@ -418,14 +446,13 @@ class CompiledModel:
         Raises:
             TaskNotEnabledError: the head is one that another task is of, or returns what follows no text.
         """
-        return raw(self._call(self.engine.require(Task.RAW), truncate, batch_size, progress), texts)
+        return raw(self._call(Task.RAW, **options), texts)
 
     def fill_mask(
-        self, texts: str | Iterable[str], top: int = 5, *, truncate: bool | None = None,
-        batch_size: int | None = None, progress: bool | None = None,
+        self, texts: Requests, top: int = 5, **options: Unpack[Options]
     ) -> list[list[list[Fill]]]:  # fmt: skip
         """For each text and each mask token in it, the likeliest tokens."""
-        return fill_mask(self._call(Task.FILL_MASK, truncate, batch_size, progress), texts, top)
+        return fill_mask(self._call(Task.FILL_MASK, **options), texts, top)
 
     def generate(
         self, prompts: Any, max_new_tokens: int | None = None, *, progress: bool | None = None, **options: Any
@@ -455,18 +482,3 @@ class CompiledModel:
         Options and errors as of `generate`. Who stops reading ends what was begun.
         """
         return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
-
-    def _not_yet(self, task: Task) -> NoReturn:
-        self.engine.require(task)
-        raise AssertionError(f"{task} can be run and has no method")
-
-    def similarity(self, a: Array, b: Array) -> Array:
-        """How near every row of `a` [n, d] is to every row of `b` [m, d]: [n, m]; or every text of many vectors.
-
-        By the cosine, unless the folder names another (similarity_fn_name); distances are negated.
-        """
-        return similarity(a, b, self.program.facts.similarity)
-
-    def similarity_pairwise(self, a: Array, b: Array) -> Array:
-        """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
-        return similarity_pairwise(a, b, self.program.facts.similarity)

@@ -1,10 +1,12 @@
-"""Progress on stderr, for work that turns out to take longer than two seconds."""
+"""Progress on stderr or in a notebook, for work that turns out to take longer than two seconds."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TextIO, cast
 
 from headrace.runtime.text.validate import require_choice
@@ -59,15 +61,26 @@ class Nothing:
         """As `Bar.close`."""
 
 
+def seen() -> bool:
+    """Whether somebody sees a bar: on a terminal, or in a notebook that can draw one (rich does by ipywidgets)."""
+    if Stderr().isatty():
+        return True
+    if "ipykernel" not in sys.modules and "google.colab" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter and find_spec("ipywidgets") is not None
+
+
 @contextmanager
 def bar(what: str, total: int | None = None, shown: bool | None = None) -> Iterator[Bar | Nothing]:
-    """Show a bar while the block runs: always, never, or (None) where stderr is a terminal.
+    """Show a bar while the block runs: always, never, or (None) where it is seen.
 
     Raises:
         InputError: `shown` is none of True, False and None.
     """
     require_choice("progress", shown)
-    line = Bar(what, total) if (Stderr().isatty() if shown is None else shown) else Nothing()
+    line = Bar(what, total) if (seen() if shown is None else shown) else Nothing()
     try:
         yield line
     finally:

@@ -29,19 +29,36 @@ def configuration() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of this checkout; built with the environment's setuptools, so that no network is needed."""
-    out = tmp_path_factory.mktemp("wheel")
-    # Of a copy: setuptools writes build/ and *.egg-info beside pyproject.toml.
-    source = tmp_path_factory.mktemp("source")
+def built(source: Path, out: Path, kind: str) -> Path:
+    """What setuptools makes of a copy of this checkout, without isolation so that no network is needed.
+
+    Of a copy: setuptools writes build/ and *.egg-info beside pyproject.toml.
+    """
     files = ["pyproject.toml", "LICENSE", "README.md", "headrace", *STAGES]
     subprocess.run(["cp", "-a", *(ROOT / name for name in files if (ROOT / name).exists()), source], check=True)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
+    call = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
+    made = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=False, cwd=source)
+    assert made.returncode == 0, made.stdout + made.stderr
     (file,) = out.glob("*.whl")
     return file
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout."""
+    return built(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of packages that `pip install -e` writes into, for this checkout alone."""
+    file = built(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel"), "editable")
+    environment = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(packages)
+    return packages
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +149,40 @@ except SystemExit as stop:
     assert not stop.code, stop.code
 """
     assert "Usage" in run_without_torch(code, unpacked)
+
+
+# A user's program, and what a type checker says of each of its lines.
+REVEALED = {
+    'headrace.compile("folder")': "headrace.runtime.model.CompiledModel",
+    'headrace.compile("folder").embed("a text")': "numpy.ndarray",
+    'headrace.compile("folder").classify(["a text"])[0].label': "str",
+    'headrace.compile("folder").token_classify("a text")[0]': "list[headrace.runtime.tasks.token_classify.Entity]",
+    'next(headrace.load("folder").score_iter([("a", "b")]))': "float",
+    'headrace.CrossEncoder("folder").num_labels': "int",
+}
+
+
+def test_an_editable_install_is_a_path(editable: Path) -> None:
+    """Type checkers read paths, and no hooks: with one, a user's mypy would take everything of ours for Any."""
+    assert not list(editable.glob("*finder*"))
+    (line,) = (file.read_text() for file in editable.glob("__editable__*.pth"))
+    assert (Path(line.strip()) / "headrace" / "py.typed").is_file()
+    assert (Path(line.strip()) / "headrace" / "runtime" / "model.py").is_file()
+
+
+@pytest.mark.slow
+def test_types_of_an_editable_install(editable: Path, tmp_path: Path) -> None:
+    """Without torch, so that its types need not be read."""
+    import numpy
+
+    (editable / "numpy").symlink_to(Path(numpy.__file__).parent)
+    program = tmp_path / "program.py"
+    program.write_text("import headrace\n" + "".join(f"reveal_type({line})\n" for line in REVEALED))
+    python = editable.parents[2] / "bin" / "python"
+    command = [sys.executable, "-m", "mypy", "--python-executable", python, "--cache-dir", tmp_path / "cache", program]
+    # Of a folder apart, so that this checkout's configuration is not read.
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env={"PATH": ""})
+    said = re.findall(r'Revealed type is "(.*)"', ran.stdout)
+    assert len(said) == len(REVEALED), ran.stdout + ran.stderr
+    for found, wanted in zip(said, REVEALED.values(), strict=True):
+        assert wanted in found, ran.stdout

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from headrace.errors import TaskNotEnabledError
-from headrace.ir import AttentionType, Head, Prefill, RecurrentSpec, Route, State, Task
+from headrace.ir import Activation, AttentionType, Head, Labels, Prefill, RecurrentSpec, Route, State, Task
 from headrace.tasks import SINGLE_PASS_HINT, Tasks, decide, enabled, offered, preferred, refusal, select
 from tests.synthetic import facts, labels
 
@@ -31,13 +31,15 @@ OFFERS = {
     (Head.SEQUENCE, 1): {"classify", "score"},
     (Head.TOKEN, 3): {"token_classify"},
     (Head.TOKEN, 1): {"token_classify"},
+    (Head.SPAN, 0): {"answer_question"},
+    (Head.CHOICE, 0): {"multiple_choice"},
     (Head.MASKED_LM, 0): {"fill_mask"},
     (Head.CAUSAL_LM, 0): {"generate", "embed", "token_embed"},
     (Head.SEQ2SEQ_LM, 0): {"generate", "embed", "token_embed"},
     (Head.OTHER, 0): set(),
 }
-TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "multi_embed", "raw"}
-POOLED = {"embed", "classify", "score", "sparse_embed"}
+TOKEN_LEVEL = {"token_classify", "token_embed", "fill_mask", "multi_embed", "answer_question", "raw"}
+POOLED = {"embed", "classify", "zero_shot_classify", "multiple_choice", "score", "sparse_embed"}
 
 
 def decided(head, state, prefill, **changes):
@@ -89,6 +91,18 @@ def test_one_label_alone_makes_a_score():
     assert "score" not in offered(decided((Head.SEQUENCE, 0), State.DECODER, CHUNKED))
 
 
+def test_a_label_of_entailment_makes_zero_shot_classification():
+    """Beside others, whatever its case and place; of texts alone."""
+    for names, offers in {
+        ("CONTRADICTION", "ENTAILMENT"): True, ("entail", "neutral", "x"): True, ("no", "entirely"): False,
+        ("entailment",): False,
+    }.items():  # fmt: skip
+        made = Labels(names, Activation.SOFTMAX, "test")
+        program = decided((Head.SEQUENCE, len(names)), State.ENCODER_ONLY, SINGLE, labels=made)
+        assert ("zero_shot_classify" in offered(program)) is offers
+        assert preferred(program) == ("score" if len(names) == 1 else "classify")
+
+
 def test_sentence_transformers_modules_add_what_they_define():
     program = decided((Head.TOKEN, 3), State.ENCODER_ONLY, SINGLE, declared_tasks=(Task.EMBED, Task.TOKEN_CLASSIFY))
     assert offered(program) == {
@@ -133,6 +147,8 @@ DEFAULTS = {
     (Head.SEQUENCE, 3): "classify",
     (Head.SEQUENCE, 1): "score",
     (Head.TOKEN, 3): "token_classify",
+    (Head.SPAN, 0): "answer_question",
+    (Head.CHOICE, 0): "multiple_choice",
     (Head.MASKED_LM, 0): "fill_mask",
     (Head.CAUSAL_LM, 0): "generate",
     (Head.SEQ2SEQ_LM, 0): "generate",
@@ -232,8 +248,8 @@ def test_first_hint_of_a_decoder_that_offers_both():
     program = decided((Head.NONE, 0), State.DECODER, CHUNKED)
     assert refused(program, "token_embed") == (
         "The task token_embed is not supported. DecoderState with chunked prefill enables: classify, embed, generate, "
-        "score, sparse_embed. Selected: token_embed. The model offers: embed, token_embed. Choose one of: embed, or "
-        'compile with prefill="single_pass" to enable token_embed.'
+        "multiple_choice, score, sparse_embed, zero_shot_classify. Selected: token_embed. The model offers: embed, "
+        'token_embed. Choose one of: embed, or compile with prefill="single_pass" to enable token_embed.'
     )
 
 
@@ -241,8 +257,9 @@ def test_second_hint_of_a_decoder_with_a_token_head():
     program = decided((Head.TOKEN, 3), State.DECODER, CHUNKED)
     assert refused(program, "token_classify") == (
         "The task token_classify is not supported. DecoderState with chunked prefill enables: classify, embed, "
-        "generate, score, sparse_embed. Selected: token_classify. The model offers: token_classify. To make it work, "
-        'compile with prefill="single_pass": every token of a sequence is then present in one step.'
+        "generate, multiple_choice, score, sparse_embed, zero_shot_classify. Selected: token_classify. The model "
+        'offers: token_classify. To make it work, compile with prefill="single_pass": every token of a sequence is '
+        "then present in one step."
     )
 
 

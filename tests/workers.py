@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 # Files whose tests use the same models, each of which takes long to compile or to record: one worker makes them once.
-SHARED = (("tests/conformance/test_tasks.py", "tests/runtime/artifact/test_saved_model.py"),)
+SHARED = (
+    ("tests/conformance/test_tasks.py", "tests/runtime/artifact/test_saved_model.py"),
+    tuple(f"tests/runtime/serve/test_{name}.py" for name in ("robust", "routes", "fuzz", "clients")),
+)
 # Those that take long, about in that order: no worker should begin one when the other is about to end.
 FIRST = (
     "tests/conformance/test_tasks.py",

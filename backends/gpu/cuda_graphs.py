@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,17 +31,17 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Capture:
-    """One shape's graph. It reads `staged` and writes `output`, always the same memory."""
+    """One shape's graph. It reads `staged` and writes `outputs`, always the same memory."""
 
     graph: torch.cuda.CUDAGraph
     staged: Tensor
-    output: Tensor
+    outputs: tuple[Tensor, ...]
 
 
 class Replays:
     """The captured rows of one program. One call at a time: they share their memory."""
 
-    def __init__(self, run: Callable[..., Tensor], program: Program) -> None:
+    def __init__(self, run: Callable[..., Sequence[Tensor]], program: Program) -> None:
         """Capture the short rows.
 
         Args:
@@ -49,7 +49,7 @@ class Replays:
         """
         self._run, self._names = run, program.signature.input_names
         self._ids, self._sample = str(program.signature.name(Role.IDS)), partial(sample.even_row, program)
-        self._per_token = program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
+        self._per_token = [output.kind in PER_TOKEN_OUTPUTS for output in program.signature.outputs]
         self._seen: Counter[Shape] = Counter()
         self._long: dict[Shape, Capture] = {}
         self._capturing = True
@@ -58,11 +58,11 @@ class Replays:
         # The largest first: the others then fit in the memory that it took.
         self._short = {shape: self._capture(shape, short) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor] | None:
         """Copy the inputs in and replay, in the order of the current stream.
 
         Returns:
-            The output, which the next replay overwrites; None where the row is too long to be captured, or is new.
+            The outputs, which the next replay overwrites; None where the row is too long to be captured, or is new.
         """
         count = inputs[OFFSETS].shape[0] - 1
         shape = shape_of(inputs[self._ids].shape[1], count)
@@ -71,7 +71,8 @@ class Replays:
             return None
         capture.staged.copy_(_staged(inputs, self._names, shape), non_blocking=True)
         capture.graph.replay()
-        return capture.output if self._per_token else capture.output[:count]
+        made = zip(capture.outputs, self._per_token, strict=True)
+        return [output if per_token else output[:count] for output, per_token in made]
 
     def give_back(self) -> bool:
         """Let go of the long rows that were captured, and capture no more: memory has run out.
@@ -114,8 +115,8 @@ class Replays:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, stream=stream):
-            output = self._run(*given).float()
-        return Capture(graph, staged, output)
+            outputs = tuple(output.float() for output in self._run(*given))
+        return Capture(graph, staged, outputs)
 
 
 def _staged(inputs: Mapping[str, Tensor], names: tuple[str, ...], shape: Shape) -> Tensor:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
 from headrace import graphs
 
 HOST, DEVICE = torch.device("cpu"), torch.device("cuda")
+# Programs of one model share their weights, wherever they lie.
+MOVED: dict[torch.device, Callable[[Tensor], Tensor]] = {
+    device: graphs.Derived(partial(Tensor.to, device=device)) for device in (HOST, DEVICE)
+}
 
 
 def current() -> torch.device:
@@ -35,4 +42,11 @@ def _moved(exported: ExportedProgram, device: torch.device) -> ExportedProgram:
             else:  # torch's own pass sees a device that is a keyword, and no other
                 node.args = tuple(device if isinstance(arg, torch.device) else arg for arg in node.args)
 
-    return move_to_device_pass(graphs.rewrite(exported, elsewhere), device)
+    made = graphs.rewrite(exported, elsewhere)
+    weights = {name: weight for name, weight in made.state_dict.items() if isinstance(weight, torch.nn.Parameter)}
+    held = {name: MOVED[device](weight) for name, weight in weights.items()}
+    # Before, so that torch's own pass copies none of them; and again after, since it wraps what it leaves in place.
+    made.state_dict.update(held)
+    moved = move_to_device_pass(made, device)
+    moved.state_dict.update(held)
+    return moved

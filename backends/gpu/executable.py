@@ -98,13 +98,12 @@ class Padded(OfGraph):
             self._run = _compiled(module, program, samples, LONGEST)
 
     @torch.no_grad()
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Copy the inputs to the device and run."""
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Copy the inputs to the device and run: the output, or a tuple of several."""
         self.calls += 1
         given = [moved(inputs[name]) for name in self._names]
         with self._guard.lock, exact(), memory_told():
-            output: Tensor = self._run(*given)
-        return output
+            return alone(self._run(*given))
 
 
 class Packed(OfGraph):
@@ -122,17 +121,17 @@ class Packed(OfGraph):
             self._run = _compiled(_kernels(program), program, [partial(sample_row, program, *SAMPLE)], longest)
             self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Host:
-        """Copy the inputs to the device, run, and copy the output back, without waiting for any of it.
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Copy the inputs to the device, run, and copy what is made back, without waiting for any of it.
 
         The copy back begins here: a captured row's output lies where the next replay writes.
         """
         self.calls += 1
         with self._guard.lock, memory_told():
-            output = self._replays(inputs) if self._replays else None
-            return Host(self._kernel_by_kernel(inputs) if output is None else output)
+            outputs = self._replays(inputs) if self._replays else None
+            return alone([Host(one) for one in outputs or self._kernel_by_kernel(inputs)])
 
-    def _kernel_by_kernel(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def _kernel_by_kernel(self, inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
         """A row that is not captured; where it finds no memory, once more without that of the captured ones."""
         given = [moved(inputs[name]) for name in self._names]
         try:
@@ -143,11 +142,11 @@ class Packed(OfGraph):
         return self._exactly(*given)
 
     @torch.no_grad()
-    def _exactly(self, *given: Tensor) -> Tensor:
+    def _exactly(self, *given: Tensor) -> Sequence[Tensor]:
         """What is captured needs no precision set again, which takes longer than to replay it."""
         with exact():
-            output: Tensor = self._run(*given)
-        return output
+            outputs: Sequence[Tensor] = self._run(*given)
+        return outputs
 
 
 class Placed:
@@ -169,6 +168,11 @@ class Placed:
         self._made.save(path)
 
 
+def alone(outputs: Sequence[Any]) -> Any:
+    """The one output of a program, or a tuple of several."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
 def moved(given: Tensor) -> Tensor:
     """On the device, copied from pinned memory while that computes."""
     return given.pin_memory().to("cuda", non_blocking=True)
@@ -186,8 +190,6 @@ def _kernels(program: Program) -> fx.GraphModule:
 
 def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample], longest: int) -> Any:
     """One graph for every size of the free axes up to `longest`; its first calls, on samples, compile it."""
-    returned: Any = module.graph.output_node().args[0]
-    module.graph.output_node().args = (returned[0],)
     for node in module.graph.nodes:
         node.target = PYTHONS.get(node.target, node.target)
     module.recompile()

@@ -114,19 +114,21 @@ DECOMPOSITIONS: Decompositions = {
 class Compiled:
     """An ahead-of-time compiled program, loaded from its package."""
 
-    def __init__(self, package: Path, inputs: tuple[str, ...], keep: Any = None) -> None:
+    def __init__(self, package: Path, program: Program, keep: Any = None) -> None:
         """Load the package; `keep` is held as long as the executable, e.g. the folder that the package lies in."""
         self.calls = 0
-        self._package, self._inputs, self._keep = package, inputs, keep
+        self._package, self._inputs, self._keep = package, program.signature.input_names, keep
+        self._alone = len(program.signature.outputs) == 1
         with room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
             self._run = Runner(package)
 
     @on_living_threads
     @torch.no_grad()
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Run the compiled code."""
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
+        """Run the compiled code: its output, or a tuple of several."""
         self.calls += 1
-        return self._run([inputs[name] for name in self._inputs])
+        outputs = self._run([inputs[name] for name in self._inputs])
+        return outputs[0] if self._alone else tuple(outputs)
 
     def save(self, path: Path) -> None:
         """Copy the package."""
@@ -148,7 +150,7 @@ def compile_program(program: Program, decompositions: Decompositions = DECOMPOSI
         )
         compile_package(lowered.module(check_guards=False), lowered.example_inputs, package)
     debug.say(debug.CODE, f"compiled package: {package}")
-    return Compiled(package, program.signature.input_names, keep=scratch)
+    return Compiled(package, program, keep=scratch)
 
 
 @contextmanager

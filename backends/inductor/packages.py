@@ -39,6 +39,7 @@ def compile_package(module: fx.GraphModule, example: tuple[tuple[Any, ...], dict
     """Compile a module that holds its weights, and write code and weights to one file."""
     _own(module)
     args, named = example
+    assert all(one.is_contiguous() for one in (*args, *named.values())), "the code keeps its example's strides"
     made: Any = compile_code(module, args, named, OUTSIDE)
     code = [Path(file) for file in made if isinstance(file, str) and file]
     (weights,) = (file for file in made if isinstance(file, Mapping))
@@ -73,10 +74,10 @@ class Runner:
         held = {name: weights[source] for name, source in names.items()}
         self._runner.update_constant_buffer(held, use_inactive=False, validate_full_updates=True, user_managed=False)
 
-    def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
-        """The first output for inputs in the graph's order."""
-        output: Tensor = self._runner.run(list(inputs))[0]
-        return output
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs for inputs in the graph's order."""
+        outputs: list[Tensor] = self._runner.run(list(inputs))
+        return outputs
 
 
 def _read(package: Path) -> tuple[Path, Weights]:

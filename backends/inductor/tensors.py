@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.ir import Layout, Program
+from headrace.ir import Layout
 from headrace.target import Target
 from headrace.utils.forks import on_living_threads
 
@@ -32,10 +32,6 @@ class OnTensors:
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a contiguous tensor."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
-
-    def keeps(self, program: Program) -> bool:
-        """Of every kind."""
-        return True
 
     @property
     def cache_bytes(self) -> int:

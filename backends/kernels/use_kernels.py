@@ -1,8 +1,9 @@
-"""A packed graph in terms of our kernels: what the GPU targets compile."""
+"""A packed or a cached graph in terms of our kernels: what the GPU targets compile."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,19 +11,27 @@ from torch import fx
 from headrace import graphs
 from headrace.backends.kernels import pooling  # noqa: F401 - registers the operators
 from headrace.backends.kernels.attention.op import Form, tile_rows, tuning_for
+from headrace.backends.kernels.attention.paged import paged_tuning
 from headrace.backends.kernels.tuning import Blocks
 from headrace.graphs.views import arguments, in_order
 from headrace.ir import OFFSETS, Window
+from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 
 TILES = torch.ops.headrace.varlen_tiles.default
+PAGED_TILES = torch.ops.headrace.paged_tiles.default
 ATTENTION_TRITON = torch.ops.headrace.attention_varlen_triton.default
+# What the caches' operators become, and the name there of the argument that counts keys.
+PAGED: dict[Any, tuple[Any, str]] = {
+    ATTENTION_PAGED: (torch.ops.headrace.attention_paged_triton.default, "context"),
+    ATTENTION_CROSS: (torch.ops.headrace.attention_cross_triton.default, "lengths"),
+}
 POOL_TRITON = torch.ops.headrace.pool_varlen_triton.default
 
 
 @dataclass(frozen=True)
 class UseKernels:
-    """Packed attention and pooling are our kernels. The tiles of a batch are listed once and shared.
+    """Attention over rows and caches, and pooling, are our kernels. The tiles of a batch are listed once and shared.
 
     Attributes:
         family: the architecture whose tunings they take, as `tuning.family` names it.
@@ -40,14 +49,21 @@ class UseKernels:
         first = next(node for node in graph.nodes if node.op != "placeholder")
         with graph.inserting_before(first):
             tokens = graphs.call(graph, graphs.SIZE, (ids, 1))
-        tiles: dict[int, fx.Node] = {}
+        tiles: dict[tuple[Any, int], fx.Node] = {}
+
+        def listed(maker: Any, rows: int) -> fx.Node:
+            if (maker, rows) not in tiles:
+                with graph.inserting_after(tokens):
+                    tiles[maker, rows] = graphs.call(graph, maker, (offsets, tokens, rows))
+            return tiles[maker, rows]
+
         for node in list(graph.nodes):
             if node.target is ATTENTION_VARLEN:
                 blocks, rows = _tuned(node, self.family)
-                if rows not in tiles:
-                    with graph.inserting_after(tokens):
-                        tiles[rows] = graphs.call(graph, TILES, (offsets, tokens, rows))
-                _replace(graph, node, _attention(graph, node, tiles[rows], blocks))
+                _replace(graph, node, _attention(graph, node, listed(TILES, rows), blocks))
+            elif node.target in PAGED:
+                blocks, rows = _paged_tuned(node, self.family)
+                _replace(graph, node, _paged(graph, node, listed(PAGED_TILES, rows), blocks))
             elif node.target is POOL_VARLEN:
                 with graph.inserting_before(node):
                     pooled = graphs.call(graph, POOL_TRITON, node.args)
@@ -67,6 +83,21 @@ def _attention(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -
     given = arguments(node) | {"tiles": tiles, "blocks": blocks.numbers}
     with graph.inserting_before(node):
         return graphs.call(graph, ATTENTION_TRITON, in_order(ATTENTION_TRITON, given))
+
+
+def _paged_tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
+    given = arguments(node)
+    q, keys, values = (given[name].meta["val"] for name in ("q", "k_cache", "v_cache"))
+    blocks = paged_tuning(q, values, family)
+    return blocks, tile_rows(q, keys[0], blocks)
+
+
+def _paged(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -> fx.Node:
+    target, counted = PAGED[node.target]
+    given = arguments(node)
+    given |= {"tiles": tiles, "tuned": blocks.numbers, "counts": given[counted]}
+    with graph.inserting_before(node):
+        return graphs.call(graph, target, in_order(target, given))
 
 
 def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:

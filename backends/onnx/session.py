@@ -231,31 +231,32 @@ def _short(error: Exception) -> str:
 
 
 class Executable:
-    """One output of a model file."""
+    """Some outputs of a model file."""
 
-    def __init__(self, session: Session, output: str, keep: Any = None) -> None:
-        """Check that the file has that output; `keep` is held as long as the executable, e.g. the file's folder.
+    def __init__(self, session: Session, outputs: Sequence[str], keep: Any = None) -> None:
+        """Check that the file has those outputs; `keep` is held as long as the executable, e.g. the file's folder.
 
         Raises:
             ArtifactError: it has not.
         """
-        if output not in session.outputs:
-            raise ArtifactError(f"{session.path} has no output {output!r}; it has {', '.join(session.outputs)}.")
+        if lacking := [name for name in outputs if name not in session.outputs]:
+            raise ArtifactError(f"{session.path} has no output {lacking[0]!r}; it has {', '.join(session.outputs)}.")
         self.calls = 0
-        self._session, self._output, self._keep = session, output, keep
+        self._session, self._outputs, self._keep = session, tuple(outputs), keep
 
     @property
     def provider(self) -> str:
         """The provider in use, by the session's own word."""
         return self._session.provider
 
-    def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Run a batch."""
+    def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> Any:
+        """Run a batch: its output, or a tuple of several."""
         self.calls += 1
         given = dict(inputs)
         if names.LENGTHS in self._session.inputs:
             given[names.LENGTHS] = right_padded(inputs[names.PADDING])
-        return self._session.run(given, self._output)
+        found = self._session.run_for(given, self._outputs)
+        return found[0] if len(found) == 1 else tuple(found)
 
     def save(self, path: Path) -> None:
         """Copy the file, and the data beside it, which it knows by name."""

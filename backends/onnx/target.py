@@ -71,11 +71,15 @@ class Onnx:
         path = folder.path / f"{program.signature.outputs[0].kind}.onnx"
         with room_told("The ONNX model"):
             write(build(program, PROFILES["std"]), path, EXTERNAL_FROM)
-        output = names.OUTPUTS[program.signature.outputs[0].kind]
-        return Executable(Session(path, self._providers, device=self._device), output, keep=folder)
+        return Executable(Session(path, self._providers, device=self._device), _names(program), keep=folder)
 
     def load(self, path: Path, program: Program) -> Executable:
-        """Load a file, or take another output of one that is loaded."""
+        """Load a file, or take other outputs of one that is loaded."""
         if path not in self._sessions:
             self._sessions[path] = Session(path, self._providers, device=self._device)
-        return Executable(self._sessions[path], names.OUTPUTS[program.signature.outputs[0].kind])
+        return Executable(self._sessions[path], _names(program))
+
+
+def _names(program: Program) -> list[str]:
+    """What a file calls the program's outputs."""
+    return [names.OUTPUTS[output.kind] for output in program.signature.outputs]

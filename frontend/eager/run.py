@@ -19,10 +19,12 @@ from headrace.frontend.eager.raw import raw_parts
 from headrace.frontend.eager.signature import (
     DECODED,
     CallSignature,
+    call,
     encoder_rows,
     first_tensor,
     hidden_rows,
     rows_of,
+    span_logits,
 )
 from headrace.frontend.eager.steady import require_steady
 from headrace.frontend.eager.vocabulary import end_ids
@@ -45,10 +47,13 @@ def without_target(model: EagerModel) -> EagerModel:
     for marker in (None, *end_ids(model.config)):
         alone = replace(model, signature=replace(model.signature, inputs=names, marker=marker))
         try:
-            logits = getattr(alone.run(alone.plain), "logits", None)
+            output = alone.run(alone.plain)
         except Exception as error:  # a model that must be given a target says so in its own way
             debug.say(debug.CODE, f"without a target: {error}")
             continue
+        logits = getattr(output, "logits", None)
+        if span_logits(output) is not None:
+            return alone
         if logits is not None and (logits.dim() == 2 or not _has_vocabulary_head(model.module)):
             return alone
     return model
@@ -74,12 +79,36 @@ def look(model: EagerModel) -> EagerModel:
             output = model.call(inputs)
             changed = held.changes()
     except Exception as error:
+        if (choosing := _choosing(model)) is not None:
+            return look(choosing)
         what = ", ".join(model.signature.inputs) if model.signature.arrays else f"{BATCH} x {LENGTH} tokens"
         raise TraceError(failure(module, model.config, model.signature, what, error)) from error
     if changed:
         require_steady(model, output, changed)
     model.remember(inputs, output)
     return replace(model, looked=_read_run(model, output, returned, captured, readers.count > 0))
+
+
+def _choosing(model: EagerModel) -> EagerModel | None:
+    """The model given each text as a choice, if that is how it takes texts: it has a logit for each of a text's."""
+    if model.signature.chooses or model.signature.arrays or model.signature.decodes:
+        return None
+    one = replace(model, signature=replace(model.signature, chooses=True))
+    # Some take all but positions apart by their choices, and then go without.
+    return next((made for made in (one, one.without("position_ids")) if _compares(made)), None)
+
+
+def _compares(model: EagerModel) -> bool:
+    inputs = model.signature.inputs
+    two = {name: torch.stack((model.placed[name],) * 2, dim=1) for name in inputs if name in model.placed}
+    try:
+        with torch.no_grad():
+            found = [model.call(model.placed), call(model.module, replace(model.signature, chooses=False), two)]
+    except Exception as error:  # whatever the model raises on texts that it does not take as choices
+        debug.say(debug.CODE, f"given choices: {error}")
+        return False
+    shapes = [tuple(logits.shape) for output in found if (logits := getattr(output, "logits", None)) is not None]
+    return shapes == [(BATCH, 1), (BATCH, 2)]
 
 
 def _read_run(
@@ -200,6 +229,8 @@ def read_head(
         passing: tensors that are stages on the way to the rows.
     """
     logits = getattr(output, "logits", None)
+    if logits is None and (spans := span_logits(output)) is not None and spans.shape[:2] == rows.shape[:2]:
+        return Head.SPAN, 2, ""
     if logits is None:
         tensor = first_tensor(output)
         headless = getattr(output, "last_hidden_state", None) is not None
@@ -224,7 +255,7 @@ def _by_shape(model: EagerModel, logits: Tensor, rows: Tensor) -> tuple[Head, in
     if logits.shape == rows.shape[:2] and width != labels:
         return Head.OTHER, 0, "the model returns one number for every token"
     if shape == rows.shape[:1]:
-        return Head.SEQUENCE, width, ""
+        return Head.CHOICE if model.signature.chooses else Head.SEQUENCE, width, ""
     if model.signature.decodes and shape == model.plain[DECODED[0]].shape and width >= vocabulary:
         return Head.SEQ2SEQ_LM, width, ""
     if misfit := _misfit(logits, rows, vocabulary, labels, module):

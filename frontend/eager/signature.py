@@ -13,7 +13,19 @@ from torch import Tensor, nn
 
 from headrace.errors import TraceError
 from headrace.frontend.eager.raw import raw_rows
-from headrace.frontend.load.modules.chain import IDS, LAYERS, LOGITS, PADDING, ROWS, SCORES, VECTOR, Chain, Features
+from headrace.frontend.load.modules.chain import (
+    IDS,
+    LAYERS,
+    LEXICAL,
+    LOGITS,
+    MULTI,
+    PADDING,
+    ROWS,
+    SCORES,
+    VECTOR,
+    Chain,
+    Features,
+)
 from headrace.ir import Input, OutputKind, RawPart, Role
 from headrace.sample import draw
 
@@ -33,6 +45,8 @@ MADE = {
     OutputKind.EMBEDDING: VECTOR,
     OutputKind.SPARSE_EMBEDDING: VECTOR,
     OutputKind.TOKEN_EMBEDDING: ROWS,
+    OutputKind.LEXICAL_WEIGHTS: LEXICAL,
+    OutputKind.MULTI_EMBEDDING: MULTI,
     OutputKind.SEQUENCE_LOGITS: SCORES,
 }
 
@@ -43,6 +57,7 @@ class CallSignature:
 
     `marker` is a token that a text must hold for the module to answer, None where it need not.
     `arrays` describes the inputs of a model that reads arrays; its `inputs` are their names.
+    `chooses`: each text is given as the only choice that there is, [batch, 1, sequence], of one that compares several.
     """
 
     inputs: tuple[str, ...]
@@ -50,6 +65,7 @@ class CallSignature:
     positional: bool = False
     marker: int | None = None
     arrays: tuple[Input, ...] = ()
+    chooses: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -109,6 +125,8 @@ def _array_signature(forwards: Sequence[Mapping[str, inspect.Parameter]]) -> Cal
 def call(module: nn.Module, signature: CallSignature, inputs: dict[str, Tensor]) -> Any:
     """Run the module on the inputs that it accepts; float32 arrays are cast to the module's own dtype."""
     given = {name: _cast(inputs[name], module) for name in signature.inputs if name in inputs}
+    if signature.chooses:
+        given = {name: value.unsqueeze(1) for name, value in given.items()}
     if signature.positional:
         return module(given[signature.inputs[0]])
     return module(**given, **{name: SWITCHES[name] for name in signature.switches})
@@ -133,7 +151,17 @@ def first_tensor(output: Any) -> Tensor | None:
 def head_rows(output: Any) -> Tensor | None:
     """The logits of a model's output, or the tensor that it is or begins with."""
     logits: Tensor | None = getattr(output, "logits", None)
+    if logits is None:
+        logits = span_logits(output)
     return logits if logits is not None else first_tensor(output)
+
+
+def span_logits(output: Any) -> Tensor | None:
+    """How well a span begins and ends with each token, [B, S, 2], in the output of a head that finds spans."""
+    start, end = (getattr(output, name, None) for name in ("start_logits", "end_logits"))
+    if not isinstance(start, Tensor) or not isinstance(end, Tensor) or start.shape != end.shape or start.dim() != 2:
+        return None
+    return torch.stack((start, end), dim=-1)
 
 
 @contextmanager

@@ -49,7 +49,8 @@ def read_labels(config: Any, head: Head, width: int, activation: str | None = No
     names = _distinct([named.get(i, f"LABEL_{i}") for i in range(width)])
     if head is Head.TOKEN:
         return Labels(names, Activation.SOFTMAX, "one label a token")
-    return Labels(names, *_activation(config, width, activation or _cross_encoder_activation(config)))
+    chosen = activation or _cross_encoder_activation(config)
+    return Labels(names, *_activation(config, width, chosen), named=chosen is not None)
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ from headrace.ir import SEQUENCE, TARGET, Head, Output, OutputKind
 HEAD_OUTPUTS = {
     Head.NONE: (OutputKind.HIDDEN,),
     Head.SEQUENCE: (OutputKind.SEQUENCE_LOGITS, OutputKind.HIDDEN),
+    Head.CHOICE: (OutputKind.SEQUENCE_LOGITS, OutputKind.HIDDEN),
     Head.TOKEN: (OutputKind.TOKEN_LOGITS,),
+    Head.SPAN: (OutputKind.SPAN_LOGITS,),
     Head.MASKED_LM: (OutputKind.VOCABULARY_LOGITS,),
     Head.CAUSAL_LM: (OutputKind.VOCABULARY_LOGITS, OutputKind.HIDDEN),
     Head.OTHER: (OutputKind.HIDDEN,),
@@ -100,6 +102,8 @@ def output_kinds(
         kinds = (OutputKind.SEQUENCE_LOGITS, *kinds)
     if sentence is not None and sentence.sparse:
         kinds = (OutputKind.SPARSE_EMBEDDING, *kinds)
+    if sentence is not None:
+        kinds = (*kinds, *sentence.beside)
     return (*kinds, OutputKind.EMBEDDING) if pooled else kinds
 
 

@@ -137,7 +137,7 @@ def cut_head(exported: ExportedProgram, look: Look) -> tuple[ExportedProgram, Po
     """
     model = look.model
     marker = model.signature.marker
-    if model.seen.head is not Head.SEQUENCE or model.signature.arrays:
+    if model.seen.head not in (Head.SEQUENCE, Head.CHOICE) or model.signature.arrays:
         return exported, None
     hidden = graphs.outputs_of(exported)[1]
     exported, rows = cut_rows(exported, hidden.name, model.vocabulary, model.avoid, model.offset, marker)
@@ -182,6 +182,7 @@ def read_facts(exported: ExportedProgram, look: Look) -> Facts:
         active=said.sentence.active if said.sentence else None,
         interaction=said.interaction,
         raw=look.model.seen.raw,
+        unweighed=said.unweighed,
     )
 
 

@@ -27,6 +27,8 @@ def choose_pooling(
         return Pooling(pools, sentence.normalize if sentence else False, "asked for")
     if sentence is not None and sentence.pools:
         return Pooling(sentence.pools, sentence.normalize, "modules.json")
+    if sentence is not None and sentence.makes_vector:
+        return Pooling((), sentence.normalize, "modules.json")
     if sentence is not None and sentence.sparse:
         # Of a table of tokens: the greatest, over the text, of one number a token.
         return Pooling((PoolKind.MAX,), False, "modules.json") if seen.head is Head.NONE else None

@@ -18,18 +18,18 @@ from headrace.errors import LoadError
 from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
+from headrace.frontend.load.flag_embedding import FILES as TOKEN_LAYERS
+from headrace.frontend.load.flag_embedding import token_interaction, unweighed, with_token_scores
 from headrace.frontend.load.interaction import read_interaction
 from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import LAYERS
-from headrace.frontend.load.modules.static import read_static, static_limit, static_tokenizer
+from headrace.frontend.load.modules.static import read_static, static_rules, static_tokenizer
 from headrace.frontend.load.pipeline import (
     MODULES,
     SETTINGS,
-    STATIC,
     TABLES,
     TRANSFORMER_FILES,
     Pipeline,
-    Step,
     held_pipeline,
     read_pipeline,
 )
@@ -37,6 +37,8 @@ from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.weights import WEIGHTS, read_weights
+from headrace.frontend.load.words import FILE as WORD_FILE
+from headrace.frontend.load.words import read_words
 from headrace.ir import Interaction, Similarity, TextRules
 from headrace.utils.home import expanded
 from headrace.utils.inside import inside
@@ -68,6 +70,7 @@ class Checkpoint:
         similarity: what it compares vectors by.
         activation: what a cross-encoder scores by, None where nothing names it beside the config.
         interaction: which vectors score where texts are compared token by token.
+        unweighed: token ids whose weights are no part of a sparse vector.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Checkpoint:
     similarity: Similarity = Similarity.COSINE
     activation: str | None = None
     interaction: Interaction | None = None
+    unweighed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,16 +130,14 @@ def load(
     with readable(folder / MODULES):
         pipeline = read_pipeline(folder, tower)
         said = _said(pipeline)
+    said = replace(said, sentence=with_token_scores(folder, said.sentence))
     weights = folder / pipeline.transformer.path if pipeline else folder
     given = read_tokenizer(tokenizer, trust_remote_code)
     if pipeline is not None and pipeline.transformer.kind in TABLES:
         module, missing = read_static(pipeline.transformer, dtype), tuple[str, ...]()
-        found = given or (
-            static_tokenizer(pipeline.transformer, weights)
-            if pipeline.transformer.kind == STATIC
-            else _folder_tokenizer(weights, trust_remote_code, None)
-        )
-        said = _bounded(said, pipeline.transformer, found)
+        found = given or static_tokenizer(pipeline.transformer, weights)
+        found = found or _folder_tokenizer(weights, trust_remote_code, None)
+        said = replace(said, text=static_rules(pipeline.transformer, found, said.text))
     else:
         module, missing = _read_transformer(weights, pipeline, said, dtype, trust_remote_code)
         found = given or _folder_tokenizer(weights, trust_remote_code, pipeline)
@@ -154,7 +156,8 @@ def load(
         text=said.text,
         similarity=said.similarity,
         activation=said.activation,
-        interaction=read_interaction(pipeline, found) if pipeline else None,
+        interaction=(read_interaction(pipeline, found) if pipeline else None) or token_interaction(said.sentence),
+        unweighed=unweighed(said.sentence, found),
     )
 
 
@@ -172,13 +175,6 @@ def _collect_layers(module: nn.Module, said: _Said) -> None:
     """Where the rows of every layer are read, let transformers hook on to the layers, which it does in a first call."""
     if said.sentence is not None and said.sentence.chain.reads(LAYERS):
         module(torch.zeros((1, 1), dtype=torch.int64))
-
-
-def _bounded(said: _Said, step: Step, tokenizer: Any) -> _Said:
-    """Texts that a table of tokens reads: without special tokens, and cut where the tokenizer's own file says."""
-    length = static_limit(step, tokenizer)
-    why = "the tokenizer's own truncation" if length is not None else said.text.why
-    return replace(said, text=replace(said.text, special_tokens=False, max_length=length, why=why))
 
 
 def _said(pipeline: Pipeline | None) -> _Said:
@@ -252,7 +248,8 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, tower:
     if not isinstance(model, nn.Module):
         raise LoadError(f"The {source.__class__.__name__} runs in another backend than torch. Load it with torch.")
     said, made = _said(pipeline), _from_module(model, dtype, found)
-    said = _bounded(said, pipeline.transformer, found) if pipeline.transformer.kind in TABLES else said
+    if pipeline.transformer.kind in TABLES:
+        said = replace(said, text=static_rules(pipeline.transformer, found, said.text))
     _require_template(said.text, made.tokenizer)
     _collect_layers(made.module, said)
     return replace(
@@ -314,7 +311,7 @@ def find_folder(source: str | Path, revision: str | None, trust_remote_code: boo
 def _snapshot(name: str, revision: str | None, trust_remote_code: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
-    patterns = [*SIDE_FILES, *(["*.py"] if trust_remote_code else [])]
+    patterns = [*SIDE_FILES, *TOKEN_LAYERS, *(["*.py"] if trust_remote_code else [])]
     try:
         try:
             files = HfApi().list_repo_files(name, revision=revision)
@@ -376,6 +373,8 @@ def read_tokenizer(given: Any, trust_remote_code: bool = False, **options: Any) 
             f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
         )
     with readable(f"The tokenizer of {given}"):
+        if (Path(given).expanduser() / WORD_FILE).is_file():
+            return read_words(Path(given).expanduser())
         _require_own_vocabulary(Path(given).expanduser())
         return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code, **options)
 

@@ -19,8 +19,11 @@ from headrace.frontend.load.towers import held_tower, require_router, routed
 from headrace.utils.inside import inside
 
 TRANSFORMER, MLM, STATIC, SPARSE_STATIC = "Transformer", "MLMTransformer", "StaticEmbedding", "SparseStaticEmbedding"
-FIRST = (TRANSFORMER, MLM, STATIC, SPARSE_STATIC)
-TABLES = (STATIC, SPARSE_STATIC)
+WORDS, BAG = "WordEmbeddings", "BoW"
+FIRST = (TRANSFORMER, MLM, STATIC, SPARSE_STATIC, WORDS, BAG)
+TABLES = (STATIC, SPARSE_STATIC, WORDS, BAG)
+# Of these tables, those that make a text's vector by themselves.
+MAKING = (STATIC, SPARSE_STATIC, BAG)
 # The modules that are served behind one of these.
 AFTER = (
     "Pooling",
@@ -39,9 +42,8 @@ AFTER = (
 KNOWN = ", ".join((*FIRST, *AFTER))
 # Why a module that sentence-transformers has is not served.
 REFUSED = {
-    "WordEmbeddings": "its words are split by rules of its own, which no tokenizer library has",
-    "BoW": "its words are split by rules of its own, which no tokenizer library has",
-    "LSTM": "it works behind WordEmbeddings alone, which is not served",
+    "LSTM": "it runs a text token by token in both directions, which no operator of the IR does: torch.export would "
+    "unroll it for texts of one length",
     "CLIPModel": "it reads images beside texts; give the CLIP model itself",
 }
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
@@ -52,8 +54,9 @@ TRANSFORMER_FILES = tuple(
 )
 # Where other modules say what they are, if not in config.json.
 FILES = {TRANSFORMER: TRANSFORMER_FILES, MLM: TRANSFORMER_FILES, "CNN": ("cnn_config.json",)}
+FILES |= {WORDS: ("wordembedding_config.json",), BAG: ("config.json",)}
 # Of the others, older versions wrote no file, or they need none.
-CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights", "LogitScore")
+CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights", "LogitScore", WORDS, BAG)
 # What the pipeline says of itself. Versions are those that wrote it, or that its author asks for.
 APPLIED = (
     *("model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "activation_fn"),
@@ -127,7 +130,7 @@ class Pipeline:
     @property
     def pools(self) -> bool:
         """Whether a text has one vector."""
-        return self.pooling is not None or self.transformer.kind == STATIC
+        return self.pooling is not None or self.transformer.kind in (STATIC, BAG)
 
 
 def read_pipeline(folder: Path, tower: str | None = None) -> Pipeline | None:
@@ -249,7 +252,7 @@ def _checked(pipeline: Pipeline) -> Pipeline:
             f"{', '.join(served)} are."
         )
     first, *after = kinds
-    pools = kinds.count("Pooling") <= (first not in TABLES)
+    pools = kinds.count("Pooling") <= (first not in MAKING)
     if first not in FIRST or not pools or not set(after) <= set(AFTER):
         raise LoadError(
             f"{where} lists {', '.join(kinds)}; known is one of {', '.join(FIRST)}, then others, one "

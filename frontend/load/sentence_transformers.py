@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.errors import LoadError
-from headrace.frontend.load.modules.build import build, require_weighable, token_weights
+from headrace.frontend.load.modules.build import bag_of_words, build, require_weighable, token_weights
 from headrace.frontend.load.modules.chain import (
     IDS,
+    LEXICAL,
     LOGITS,
+    MULTI,
     ROWS,
     SCORES,
     VECTOR,
@@ -20,9 +22,9 @@ from headrace.frontend.load.modules.chain import (
     Pooled,
     SentenceModule,
 )
-from headrace.frontend.load.pipeline import MODULES, SETTINGS, SPARSE_STATIC, STATIC, Pipeline
+from headrace.frontend.load.pipeline import BAG, MODULES, SETTINGS, SPARSE_STATIC, STATIC, Pipeline
 from headrace.frontend.load.text_rules import FILLING, GENERATING, LABELLED, PLAIN, transformer_task
-from headrace.ir import PoolKind, Similarity, Task
+from headrace.ir import OutputKind, PoolKind, Similarity, Task
 
 INTERACTING = (Similarity.MAXSIM, Similarity.MEANMAXSIM)
 # What compares vectors where nothing says it; elsewhere it is the cosine.
@@ -64,12 +66,27 @@ class SentenceModules:
             return (Task.SPARSE_EMBED,)
         if self.interacts:
             return (Task.MULTI_EMBED, Task.TOKEN_EMBED)
-        return (Task.EMBED, Task.TOKEN_EMBED) if self.pools else (Task.TOKEN_EMBED,)
+        kinds = {OutputKind.LEXICAL_WEIGHTS: Task.SPARSE_EMBED, OutputKind.MULTI_EMBEDDING: Task.MULTI_EMBED}
+        beside = tuple(kinds[kind] for kind in self.beside)
+        if self.pools:
+            return (Task.EMBED, *beside, Task.TOKEN_EMBED)
+        return (Task.EMBED,) if self.makes_vector else (*beside, Task.TOKEN_EMBED)
+
+    @property
+    def makes_vector(self) -> bool:
+        """Whether they make a text's vector that is no pooling of its rows, as of the words that it holds."""
+        return self.chain.writes(VECTOR) and not (self.pools or self.scores or self.sparse)
+
+    @property
+    def beside(self) -> tuple[OutputKind, ...]:
+        """What tokens score by that stands beside a text's vector, and is no part of it."""
+        made = {LEXICAL: OutputKind.LEXICAL_WEIGHTS, MULTI: OutputKind.MULTI_EMBEDDING}
+        return tuple(kind for name, kind in made.items() if self.chain.writes(name))
 
     @property
     def makes_rows(self) -> bool:
         """Whether a token's vector is another than the transformer's row, or all that there is."""
-        return self.chain.writes(ROWS) or not (self.pools or self.scores or self.sparse)
+        return self.chain.writes(ROWS) or not (self.pools or self.makes_vector or self.scores or self.sparse)
 
 
 def read_sentence_modules(pipeline: Pipeline) -> SentenceModules | None:
@@ -111,6 +128,8 @@ def _made(pipeline: Pipeline, known: Iterable[str]) -> list[SentenceModule]:
         return [Pooled((PoolKind.MEAN,)), *build(steps, {*known, VECTOR})]
     if first.kind == SPARSE_STATIC:
         return [token_weights(first), *build(steps, {*known, VECTOR})]
+    if first.kind == BAG:
+        return [bag_of_words(first), *build(steps, {*known, VECTOR})]
     return build(steps, set(known))
 
 

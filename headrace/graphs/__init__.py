@@ -1,5 +1,6 @@
 """Exported graphs: reading one, running one eagerly and rewriting one."""
 
+from headrace.graphs.derived import Derived
 from headrace.graphs.interpreter import HALVES, ancestors, bindings, evaluate, flat_module, run
 from headrace.graphs.rewriter import Edit, drop_mutations, keep_outputs, replace_output, rewrite, sparing, with_weights
 from headrace.graphs.signature import bound_of, inputs_of, outputs_of, weights_of
@@ -9,6 +10,7 @@ from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertion
 __all__ = [
     "HALVES",
     "SIZE",
+    "Derived",
     "Edit",
     "ancestors",
     "bindings",

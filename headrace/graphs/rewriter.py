@@ -65,7 +65,10 @@ def replace_output(exported: ExportedProgram, make: Callable[[fx.Graph], fx.Node
 
 
 def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> ExportedProgram:
-    """A copy that holds more weights, each a placeholder of its name that nothing reads yet."""
+    """A copy that holds more weights, each a placeholder of its name that nothing reads yet.
+
+    A parameter among them stays the object that it is.
+    """
     graph, signature = copy.deepcopy(exported.graph), copy.deepcopy(exported.graph_signature)
     first = next(iter(graph.nodes))
     mode = fake_mode(graph)
@@ -74,7 +77,10 @@ def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> Ex
             graph.placeholder(name).meta["val"] = mode.from_tensor(weight, static_shapes=True)
     specs = [InputSpec(InputKind.PARAMETER, TensorArgument(name), name) for name in weights]
     signature.input_specs = [*specs, *signature.input_specs]
-    held = {name: torch.nn.Parameter(weight, requires_grad=False) for name, weight in weights.items()}
+    held = {
+        name: weight if isinstance(weight, torch.nn.Parameter) else torch.nn.Parameter(weight, requires_grad=False)
+        for name, weight in weights.items()
+    }
     made = ExportedProgram(
         root=exported.graph_module,
         graph=graph,

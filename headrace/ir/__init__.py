@@ -16,7 +16,7 @@ from headrace.ir.attention import (
     Verdict,
     Window,
 )
-from headrace.ir.cache import CROSS, Cache, CacheGroup, CacheKind
+from headrace.ir.cache import CROSS, DTYPE_BYTES, Cache, CacheGroup, CacheKind
 from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, TaskDecision
 from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
@@ -63,6 +63,7 @@ from headrace.ir.task import TASK_RULES, Needs, Task, TaskRules
 __all__ = [
     "BATCH",
     "CROSS",
+    "DTYPE_BYTES",
     "EVERYTHING",
     "OFFSETS",
     "PER_TOKEN_OUTPUTS",

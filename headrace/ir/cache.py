@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from headrace.ir.attention import MaskKind
 
+# What a number of each dtype takes, by torch's names.
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
 
 class CacheKind(StrEnum):
     """How a cache lies.

@@ -21,11 +21,23 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of a head's outputs in order, what scores them, and the source of that rule."""
+    """The names of a head's outputs in order, what scores them, and the source of that rule.
+
+    `named` is whether the folder names what scores them, as a cross-encoder's does.
+    """
 
     names: tuple[str, ...]
     activation: Activation
     why: str
+    named: bool = False
+
+    @property
+    def entailment(self) -> int | None:
+        """The place of the label that says that a pair's second text follows from its first; None without one.
+
+        The field writes it "entailment" or "ENTAILMENT"; transformers goes by its beginning.
+        """
+        return next((place for place, name in enumerate(self.names) if name.lower().startswith("entail")), None)
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,9 @@ class Interaction:
         kept: of a document, the only token ids that do; empty keeps all.
         query_length: the tokens that a query is cut to, None where the text's own rule holds; so for documents.
         expansion: what queries are filled up with.
+        begins: the first token of a text that scores: those before it, such as the one that a vector is pooled from,
+            have no vectors.
+        similarity: what compares two texts of many vectors, where the model makes one vector of a text besides.
     """
 
     skipped: tuple[int, ...] = ()
@@ -132,6 +147,8 @@ class Interaction:
     query_length: int | None = None
     document_length: int | None = None
     expansion: Expansion | None = None
+    begins: int = 0
+    similarity: Similarity = Similarity.MAXSIM
 
 
 @dataclass(frozen=True)
@@ -311,6 +328,7 @@ class Facts:
         active: the most numbers of a sparse vector that are not zero; None keeps all.
         interaction: which of a text's vectors score, None where texts are not compared so.
         raw: what the output `raw` holds side by side; empty where there is none.
+        unweighed: token ids whose weights are no part of a sparse vector that is made of tokens' weights.
     """
 
     positions: Positions
@@ -325,6 +343,7 @@ class Facts:
     active: int | None = None
     interaction: Interaction | None = None
     raw: tuple[RawPart, ...] = ()
+    unweighed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

@@ -18,6 +18,8 @@ class Head(StrEnum):
     NONE = "none"
     SEQUENCE = "sequence"
     TOKEN = "token"
+    SPAN = "span"
+    CHOICE = "choice"
     MASKED_LM = "masked-lm"
     CAUSAL_LM = "causal-lm"
     SEQ2SEQ_LM = "seq2seq-lm"
@@ -69,8 +71,11 @@ class OutputKind(StrEnum):
     EMBEDDING = "embedding"
     TOKEN_EMBEDDING = "token_embedding"
     SPARSE_EMBEDDING = "sparse_embedding"
+    LEXICAL_WEIGHTS = "lexical_weights"
+    MULTI_EMBEDDING = "multi_embedding"
     SEQUENCE_LOGITS = "sequence_logits"
     TOKEN_LOGITS = "token_logits"
+    SPAN_LOGITS = "span_logits"
     VOCABULARY_LOGITS = "vocabulary_logits"
     DECODER_HIDDEN = "decoder_hidden"
     CROSS = "cross"
@@ -82,7 +87,10 @@ PER_TOKEN_OUTPUTS = frozenset(
     {
         OutputKind.HIDDEN,
         OutputKind.TOKEN_EMBEDDING,
+        OutputKind.LEXICAL_WEIGHTS,
+        OutputKind.MULTI_EMBEDDING,
         OutputKind.TOKEN_LOGITS,
+        OutputKind.SPAN_LOGITS,
         OutputKind.VOCABULARY_LOGITS,
         OutputKind.DECODER_HIDDEN,
         OutputKind.CROSS,

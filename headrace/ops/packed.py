@@ -104,22 +104,41 @@ def pool_packed(hidden: Tensor, cu_seqlens: Tensor, kind: str) -> Tensor:
     if kind == PoolKind.LAST:
         return rows.index_select(0, (end - 1).clamp(min=0))
     lengths = end - begin
-    summed = torch.promote_types(rows.dtype, torch.float32)
     if kind == PoolKind.MAX:
-        return torch.segment_reduce(rows.to(summed), "max", lengths=lengths, unsafe=True).to(hidden.dtype)
+        return largest(rows, lengths).to(hidden.dtype)
+    return (summed(rows, begin, end, begin, kind) / divisor(kind, lengths)).to(hidden.dtype)
+
+
+def largest(rows: Tensor, lengths: Tensor) -> Tensor:
+    """The largest of each sequence's rows, float32 [n, H]; minus infinity of none."""
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    return torch.segment_reduce(wide, "max", lengths=lengths, unsafe=True)
+
+
+def summed(rows: Tensor, begin: Tensor, end: Tensor, zero: Tensor, kind: str) -> Tensor:
+    """The sum of each sequence's rows, float32 [n, H], each weighed by its rank where the mean is weighted.
+
+    Args:
+        begin, end: int64 [n], between which the rows [T, H] of each lie.
+        zero: int64 [n], where the first row of each is, or was.
+    """
+    wide = torch.promote_types(rows.dtype, torch.float32)
     place = torch.arange(rows.shape[0], device=rows.device)
     owner = torch.searchsorted(end, place, right=True).clamp(max=begin.shape[0] - 1)
-    rank = (place - begin[owner] + 1).to(summed)
+    rank = (place - zero[owner] + 1).to(wide)
     weights = rank if kind == PoolKind.WEIGHTED_MEAN else torch.ones_like(rank)
     # Filling past the last sequence belongs to none, and may hold anything.
     real = place < end[-1]
-    weighted = torch.where(real[:, None], rows.to(summed) * weights[:, None], 0.0)
-    sums = torch.zeros((begin.shape[0], rows.shape[1]), dtype=summed, device=rows.device).index_add(0, owner, weighted)
-    count = lengths.to(summed)
-    divisor = {PoolKind.WEIGHTED_MEAN: count * (count + 1) / 2, PoolKind.MEAN_SQRT_LEN: count.sqrt()}.get(
-        PoolKind(kind), count
-    )
-    return (sums / divisor.clamp(min=1)[:, None]).to(hidden.dtype)
+    weighted = torch.where(real[:, None], rows.to(wide) * weights[:, None], 0.0)
+    empty = torch.zeros((begin.shape[0], rows.shape[1]), dtype=wide, device=rows.device)
+    return empty.index_add(0, owner, weighted)
+
+
+def divisor(kind: str, lengths: Tensor) -> Tensor:
+    """What a sum over so many rows is divided by, float32 [n, 1]."""
+    count = lengths.to(torch.float32)
+    made = {PoolKind.WEIGHTED_MEAN: count * (count + 1) / 2, PoolKind.MEAN_SQRT_LEN: count.sqrt()}
+    return made.get(PoolKind(kind), count).clamp(min=1)[:, None]
 
 
 @torch.library.custom_op("headrace::pool_varlen", mutates_args=(), schema=POOL_VARLEN_SCHEMA)

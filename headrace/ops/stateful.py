@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from headrace.compat.torch import define
+from headrace.ir import PoolKind
 from headrace.ops import linear_recurrence as linear
 from headrace.ops import recurrent
+from headrace.ops.packed import divisor, largest, summed
 
 Sizes = tuple[int, ...]
 STATE_ARGUMENTS = "Tensor(a!) state, Tensor rows, Tensor cu_seqlens, Tensor context"
@@ -136,3 +138,37 @@ RECURRENCES: dict[Any, Recurrence] = {
     )
 }  # fmt: skip
 STATEFUL: dict[Any, Recurrence] = {one.going_on: one for one in RECURRENCES.values()}
+
+
+POOL_SCHEMA = f"pool_state(Tensor hidden, str kind, {STATE_ARGUMENTS}) -> Tensor"
+
+
+def pool_state(hidden: Tensor, kind: str, state: Tensor, rows: Tensor, cu_seqlens: Tensor, context: Tensor) -> Tensor:
+    """`pool` of texts that come in pieces: of rows [1, T, H], and of those before, each sequence's one so far, [n, H].
+
+    Args:
+        kind: a `PoolKind`, but for the last row, which needs no state.
+        state: [N, H], the first row, the largest, or the sum, in float32.
+    """
+    begin, end, kept = cu_seqlens[:-1].long(), cu_seqlens[1:].long(), rows.long()
+    fresh, before, own = (context == 0)[:, None], state[kept], hidden[0]
+    if kind == PoolKind.CLS:
+        first = own.index_select(0, begin.clamp(max=own.shape[0] - 1))
+        after = torch.where(fresh, first.to(state.dtype), before)
+    elif kind == PoolKind.MAX:
+        after = torch.where(fresh, -torch.inf, before).maximum(largest(own, end - begin))
+    else:
+        after = torch.where(fresh, 0.0, before) + summed(own, begin, end, begin - context, kind)
+    after = torch.where((end > begin)[:, None], after, before)
+    state[kept] = after
+    if kind in {PoolKind.CLS, PoolKind.MAX}:
+        return after.to(hidden.dtype)
+    return (after / divisor(kind, end - begin + context)).to(hidden.dtype)
+
+
+def pooled_shape(hidden: Tensor, _: str, __: Tensor, rows: Tensor, *___: object) -> Tensor:
+    """[n, H]."""
+    return hidden.new_empty((rows.shape[0], hidden.shape[2]))
+
+
+POOL_STATE = define(POOL_SCHEMA, pool_state, pooled_shape)

@@ -18,14 +18,14 @@ from headrace.ops.attention import ATTENTION, MASK, POOL
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.ops.quantized import LINEAR_FP8
-from headrace.ops.stateful import RECURRENCES, STATEFUL
+from headrace.ops.stateful import POOL_STATE, RECURRENCES, STATEFUL
 from headrace.verify.signature import Breach
 from headrace.verify.view import View, differs, dtype, shape
 
 OPERATORS = {
     Layout.PADDED: (ATTENTION, MASK, POOL),
     Layout.PACKED: (ATTENTION_VARLEN, POOL_VARLEN),
-    Layout.CACHED: (ATTENTION_PAGED, ATTENTION_CROSS, *STATEFUL),
+    Layout.CACHED: (ATTENTION_PAGED, ATTENTION_CROSS, POOL_STATE, POOL_VARLEN, *STATEFUL),
 }
 # What an operator that takes no such arguments says: every key of an encoder is seen.
 PLAIN: dict[str, Any] = {"kind": "bidirectional", "window": [-1, -1], "bias": None, "mask": None}
@@ -166,20 +166,23 @@ def recovered_named(view: View) -> Iterator[Breach]:
 
 def pool_form(view: View) -> Iterator[Breach]:
     """A pooling chooses from rows, [batch, sequence, width], in a way that its operator is defined for."""
-    for node in view.of(POOL, POOL_VARLEN):
+    for node in view.of(POOL, POOL_VARLEN, POOL_STATE):
         given = arguments(node)
         sizes = shape(given["hidden"])
         if given["kind"] not in list(PoolKind):
             yield node.name, f"it pools by {given['kind']}; known are {', '.join(PoolKind)}"
         if sizes is None or len(sizes) != 3:
             yield node.name, f"it pools {given['hidden']}, of shape {sizes}, not rows of sequences"
+        cached = view.program.form.layout is Layout.CACHED
+        if cached and (node.target is POOL_VARLEN) is not (given["kind"] == PoolKind.LAST):
+            yield node.name, f"it pools by {given['kind']} the rows of one piece, and a text may come in several"
 
 
 def rows_form(view: View) -> Iterator[Breach]:
     """The operators are those of the program's layout, and those of one row are told where each sequence begins."""
     layout = view.program.form.layout
     for other in OPERATORS.keys() - {layout}:
-        for node in view.of(*OPERATORS[other]):
+        for node in view.of(*(one for one in OPERATORS[other] if one not in OPERATORS[layout])):
             yield node.name, f"it works on {other} rows, and the program is {layout}"
     if (layout is not Layout.PADDED) != view.program.signature.has(Role.OFFSETS):
         inputs = ", ".join(view.program.signature.input_names)
@@ -217,7 +220,7 @@ def caches_kept(view: View) -> Iterator[Breach]:
         sizes = shape(view.placeholder(cache.name)) or ()
         if tuple(sizes[-len(cache.sizes) :]) != cache.sizes or dtype(view.placeholder(cache.name)) != cache.dtype:
             yield cache.name, f"the program says {cache.sizes} in {cache.dtype}, the graph {sizes}"
-    users = Counter(arg for node in view.of(*STATEFUL) for arg in node.all_input_nodes if arg.name in taken)
+    users = Counter(arg for node in view.of(POOL_STATE, *STATEFUL) for arg in node.all_input_nodes if arg.name in taken)
     yield from (
         (state.name, f"{count} operators keep their state in it") for state, count in users.items() if count > 1
     )

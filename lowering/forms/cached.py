@@ -22,18 +22,20 @@ from headrace.errors import TraceError
 from headrace.ir import (
     CROSS,
     OFFSETS,
+    PER_TOKEN_OUTPUTS,
     AttentionSpec,
     AttentionType,
     BiasKind,
     CacheKind,
     Layout,
+    OutputKind,
     Program,
     RecurrentSpec,
     Role,
     Verdict,
 )
 from headrace.lowering.decide.padding import same, shared_value, wide_outputs
-from headrace.lowering.forms.cached_graph import ASKED, HELD, POOL, SEQUENCES, STATES, CachedGraph
+from headrace.lowering.forms.cached_graph import ASKED, BLOCKS, HELD, SEQUENCES, STATES, CachedGraph
 from headrace.lowering.forms.encoder import SplitEncoder
 from headrace.lowering.forms.packed import TOKENS, export_row
 from headrace.lowering.forms.pieces import Pieces, random_steps
@@ -89,11 +91,11 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     inputs = graph.inputs(block)
     whole = program.with_(
         inputs=inputs, layout=Layout.CACHED, caches=tuple(graph.caches), groups=tuple(graph.groups), block=block,
-        outputs=program.signature.outputs[:1],
+        outputs=graph.outputs(),
     )  # fmt: skip
     example = Pieces(whole, [sample.text(whole.signature, length, 0) for length in LENGTHS], [], wide=False)
     axes = {TOKENS: Dim("tokens", min=2), SEQUENCES: Dim("sequences", min=2), ASKED: Dim("asked", min=2),
-            HELD: Dim("held", min=2), POOL: Dim("pool", min=2), STATES: Dim("states", min=2)}  # fmt: skip
+            HELD: Dim("held", min=2), BLOCKS: Dim("pool", min=2), STATES: Dim("states", min=2)}  # fmt: skip
     shapes = {one.name: {place: axes[axis] for place, axis in enumerate(one.axes) if axis in axes} for one in inputs}
     shapes[OFFSETS] = {0: axes[SEQUENCES] + 1}
     step = example.inputs(example.begin(2))
@@ -101,7 +103,7 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     nodes = [node for node in exported.graph.nodes if node.target in KEEPING]
     named = zip((spec for spec in program.nodes.attention if spec.type in KEEPING.values()), nodes, strict=True)
     specs = tuple(replace(spec, node=node.name, mask_node=None, bias=_bias(spec)) for spec, node in named)
-    states = (cache for cache in graph.caches if cache.kind is CacheKind.ROW)
+    states = (one for one in graph.caches if one.kind is CacheKind.ROW and one.name not in graph.pooled)
     nodes = [node for node in exported.graph.nodes if node.target in STATEFUL]
     recurrent = tuple(
         RecurrentSpec(node.name, order, STATEFUL[node.target].name, cache.sizes, True, Verdict.PROVEN)
@@ -120,22 +122,27 @@ def _bias(spec: AttentionSpec) -> BiasKind:
 
 @torch.no_grad()
 def _compare(padded: Program, cached: Program) -> None:
-    """Texts that are run in pieces, mixed, must answer at every token as the padded program answers each text alone."""
+    """Texts that are run in pieces, mixed, must answer as the padded program answers each text alone.
+
+    At every token, or, where tokens are pooled, with the last piece.
+    """
     limits = padded.facts.target_limits if padded.signature.has(Role.TARGET_IDS) else padded.facts.limits
     longest = (limits.length if limits else None) or max(LENGTHS)
     texts = [sample.text(padded.signature, min(length, longest), seed) for seed, length in enumerate(LENGTHS)]
     alone = [_whole(padded, text, seed) for seed, text in enumerate(texts)]
     encoder = SplitEncoder()(padded) if CROSS in cached.form.groups else None
     rows = [wide_outputs(encoder, _of(encoder, given))[0][0] for given, _ in alone] if encoder else []
-    pools, got = Pieces(cached, texts, rows), [list[Tensor]() for _ in texts]
+    pools, got = Pieces(cached, texts, rows), [[list[Tensor]() for _ in texts] for _ in cached.signature.outputs]
     for step in random_steps(texts):
         pieces = [pools.piece(order, count) for order, count in step]
-        answers = wide_outputs(cached, pools.inputs(pieces))[0][0]
+        answers = wide_outputs(cached, pools.inputs(pieces))
         bounds = np.cumsum([len(piece.ids) for piece in pieces])[:-1].tolist()
-        for (order, _), own in zip(step, answers.tensor_split(bounds), strict=True):
-            got[order].append(own)
-    for (_, whole), made in zip(alone, got, strict=True):
-        if not same(whole, torch.cat(made)):
+        for output, made, of in zip(cached.signature.outputs, answers, got, strict=True):
+            per_token = output.kind in PER_TOKEN_OUTPUTS
+            for (order, _), own in zip(step, made[0].tensor_split(bounds) if per_token else made[:, None], strict=True):
+                of[order] = [*of[order], own] if per_token else [own]
+    for place, (_, whole) in enumerate(alone):
+        if not all(same(own, torch.cat(of[place])) for own, of in zip(whole, got, strict=True)):
             raise TraceError(
                 "A text that is run in pieces answers otherwise than whole: something looks along the tokens that no "
                 "cache keeps, or a position is counted from the first token of a piece."
@@ -147,12 +154,14 @@ def _of(program: Program, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: given[name] for name in program.signature.input_names}
 
 
-def _whole(padded: Program, text: NDArray[np.int64], seed: int) -> tuple[dict[str, Tensor], Tensor]:
-    """A text, or a target beside one, as the padded program is given it alone, and its answer a row a token."""
+def _whole(padded: Program, text: NDArray[np.int64], seed: int) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """A text, or a target beside one, as the padded program is given it alone, and its answers: rows each."""
     if padded.signature.has(Role.TARGET_IDS):
         real, target = (torch.ones((1, size), dtype=torch.bool) for size in (FEWEST + seed, len(text)))
         given = sample.batch(padded, real, target, seed)
         given[str(padded.signature.name(Role.TARGET_IDS))] = torch.from_numpy(text)[None]
     else:
         given = sample.tensors(padded, feed.padded([text], offset=padded.facts.positions.offset))
-    return given, wide_outputs(padded, given)[0][0]
+    answers = zip(padded.signature.outputs, wide_outputs(padded, given), strict=True)
+    kept = [made for output, made in answers if output.kind is not OutputKind.HIDDEN]
+    return given, [made[0] if made.dim() > 2 else made for made in kept]

@@ -15,6 +15,7 @@ from headrace.graphs.views import arguments
 from headrace.ir import (
     CROSS,
     OFFSETS,
+    PER_TOKEN_OUTPUTS,
     AttentionType,
     Axis,
     BiasKind,
@@ -23,6 +24,9 @@ from headrace.ir import (
     CacheKind,
     Input,
     MaskKind,
+    Output,
+    OutputKind,
+    PoolKind,
     Program,
     Role,
 )
@@ -30,14 +34,15 @@ from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS
 from headrace.lowering.forms.positions import feed_positions, given_positions, own_positions
 from headrace.lowering.recover.shifts import recover_shifts
 from headrace.lowering.types.relative_bias import Distance, null_biases, read_biases
-from headrace.ops.attention import ATTENTION
+from headrace.ops.attention import ATTENTION, POOL
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
-from headrace.ops.stateful import RECURRENCES
+from headrace.ops.packed import POOL_VARLEN
+from headrace.ops.stateful import POOL_STATE, RECURRENCES
 
 A = torch.ops.aten
 ASSERTIONS = frozenset({A._assert_tensor_metadata.default, A._assert_scalar.default})
 GROUPS, SEQUENCES, HELD, ASKED = Axis("groups"), Axis("sequences"), Axis("blocks of a sequence"), Axis("asked")
-POOL, STATES = Axis("blocks"), Axis("states")
+BLOCKS, STATES = Axis("blocks"), Axis("states")
 # What a step of a cached program takes beside ids, positions and types: the input, its dtype and its axes.
 STEP = {
     Role.OFFSETS: Input(OFFSETS, Role.OFFSETS, "int32", (BOUNDS,)),
@@ -64,6 +69,7 @@ class CachedGraph:
     written: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     encoder: tuple[fx.Node, ...] = ()
+    pooled: set[str] = field(default_factory=set)  # the caches of what is pooled so far
 
     def __post_init__(self) -> None:
         self.module = graphs.flat_module(self.program.graph)
@@ -83,15 +89,24 @@ class CachedGraph:
         if own:
             self.given[Role.POSITIONS] = self.last = given_positions(self.program, self.graph, self.last)
             feed_positions(self.graph, own, self.given[Role.POSITIONS])
-        for order, node in enumerate([node for node in self.graph.nodes if node.target is ATTENTION]):
+        for order, node in enumerate(self._calls(ATTENTION)):
             spec = self.program.nodes.attention[order]
             if spec.type is AttentionType.ENCODER_DECODER:
                 self._cross(node, order in null)
             elif spec.type is AttentionType.DECODER:
                 self._attend(node, spec.node, biases[order], order)
-        for order, node in enumerate([node for node in self.graph.nodes if node.target in RECURRENCES]):
+        for order, node in enumerate(self._calls(*RECURRENCES)):
             self._go_on(node, order)
-        self._ask()
+        for order, node in enumerate(self._calls(POOL)):
+            self._pool(node, order)
+        self._return()
+        self._clean()
+
+    def _calls(self, *targets: Any) -> list[fx.Node]:
+        return [node for node in self.graph.nodes if node.target in targets]
+
+    def _clean(self) -> None:
+        """Erase what nothing reads any more."""
         self._drop_padding()
         for node in list(self.graph.nodes):
             if node.target in ASSERTIONS:  # it has an effect, so it would keep alive what it looks at
@@ -110,7 +125,7 @@ class CachedGraph:
         """What the graph takes, in its order."""
         made = {node.name: Input(node.name, role, "int64", (ROW, TOKENS)) for role, node in self.given.items()}
         made |= {one.name: one for role, one in STEP.items() if role in self.given}
-        axes = {CacheKind.PAGED: (POOL, Axis("block", block)), CacheKind.ROW: (STATES,)}
+        axes = {CacheKind.PAGED: (BLOCKS, Axis("block", block)), CacheKind.ROW: (STATES,)}
         for cache in self.caches:
             sizes = tuple(Axis(f"{cache.name}_{place}", size) for place, size in enumerate(cache.sizes))
             made[cache.name] = Input(cache.name, Role.CACHE, cache.dtype, axes[cache.kind] + sizes)
@@ -224,16 +239,54 @@ class CachedGraph:
         node.replace_all_uses_with(new)
         self.graph.erase_node(node)
 
-    def _ask(self) -> None:
-        """Let the head read the rows that are asked for, and no others."""
-        wanted, _, _ = map(self._of, (Role.WANTED, Role.OFFSETS, Role.CONTEXT))
+    def _pool(self, node: fx.Node, order: int) -> None:
+        """What is pooled of a text so far is kept; its last row is there when it is asked for."""
+        hidden, kind = (arguments(node)[name] for name in ("hidden", "kind"))
+        offsets, width = self._of(Role.OFFSETS), int(hidden.meta["val"].shape[2])
+        if kind == PoolKind.LAST:
+            target, args = POOL_VARLEN, tuple[Any, ...]((hidden, offsets, kind))
+        else:
+            dtype = torch.promote_types(hidden.meta["val"].dtype, torch.float32)
+            name = f"pooled_{order}"
+            self.pooled.add(name)
+            state = self._keep(name, CacheKind.ROW, (width,), dtype)
+            target, args = POOL_STATE, (hidden, kind, state, self._of(Role.ROWS), offsets, self._of(Role.CONTEXT))
+        with self.graph.inserting_before(node):
+            new = self.graph.call_function(target, args)
+        node.replace_all_uses_with(new)
+        self.graph.erase_node(node)
+
+    def outputs(self) -> tuple[Output, ...]:
+        """What the graph returns: the program's outputs but the rows that a head reads."""
+        return tuple(one for one in self.program.signature.outputs if one.kind is not OutputKind.HIDDEN)
+
+    def _return(self) -> None:
+        """Of an output with a row a token, the rows that are asked for; of one that is pooled, each sequence's."""
         returned: Any = self.graph.output_node().args[0]
-        answer: fx.Node = returned[0]
-        cut: fx.Node = next((node for node in returned[1:] if _passes(answer, node)), answer)
+        nodes = dict(zip(self.program.signature.outputs, returned, strict=True))
+        hidden = [node for output, node in nodes.items() if output.kind is OutputKind.HIDDEN]
+        per_token = [one for one in self.outputs() if one.kind in PER_TOKEN_OUTPUTS]
+        assert len(per_token) <= 1, "a task with a row a token has a pass of its own"
+        for output in per_token:
+            pooled = [nodes[other] for other in self.outputs() if other is not output]
+            nodes[output] = self._ask(nodes[output], hidden, pooled)
+        self.graph.output_node().args = (tuple(nodes[output] for output in self.outputs()),)
+
+    def _ask(self, answer: fx.Node, hidden: list[fx.Node], pooled: list[fx.Node]) -> fx.Node:
+        """Let the head of an answer read the rows that are asked for, and no others."""
+        wanted, _, _ = map(self._of, (Role.WANTED, Role.OFFSETS, Role.CONTEXT))
+        cut: fx.Node = next((node for node in hidden if _passes(answer, node)), answer)
+        of_answer, of_pooled = _read_by([answer]), _read_by(pooled)
+        users = [user for user in cut.users if user in of_answer]
+        if cut is not answer and of_pooled.intersection(users):  # what pools reads every row of what the head does
+            cut = answer
         with self.graph.inserting_after(cut):
             asked = self.graph.call_function(A.index_select.default, (cut, 1, wanted))
-        cut.replace_all_uses_with(asked, delete_user_cb=lambda user: user is not asked)
-        self.graph.output_node().args = ((asked if cut is answer else answer,),)
+        if cut is answer:
+            return asked
+        for user in users:
+            user.replace_input_with(cut, asked)
+        return answer
 
     def _drop_padding(self) -> None:
         """Every token of a row is real. What still reads the padding (sizes, a product with it) sees ones."""
@@ -243,6 +296,17 @@ class CachedGraph:
                 ones = self.graph.call_function(A.ones_like.default, (self.given[Role.IDS],))
             padding.replace_all_uses_with(ones)
             self.graph.erase_node(padding)
+
+
+def _read_by(nodes: list[fx.Node]) -> set[fx.Node]:
+    """Those nodes, and all that they are computed from."""
+    found, todo = set[fx.Node](), list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
 
 
 def _passes(answer: fx.Node, cut: fx.Node) -> bool:

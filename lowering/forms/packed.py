@@ -174,16 +174,17 @@ def _attention(module: fx.GraphModule, node: fx.Node, offsets: fx.Node, order: i
 def _compare(padded: Program, packed: Program, lengths: tuple[int, ...]) -> None:
     """Each sequence of a packed batch must answer as the padded program answers it alone."""
     texts = [sample.text(padded.signature, length, seed) for seed, length in enumerate(lengths)]
-    (together,) = wide_outputs(packed, sample.tensors(packed, feed.packed(packed, texts)))
-    per_token = packed.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
+    together = wide_outputs(packed, sample.tensors(packed, feed.packed(packed, texts)))
     begin = 0
     for row, text in enumerate(texts):
         one = feed.padded([text], offset=padded.facts.positions.offset)
-        (alone,) = wide_outputs(padded, sample.tensors(padded, one))
-        got = together[:, begin : begin + len(text)] if per_token else together[row : row + 1]
-        if alone.shape != got.shape or not same(alone, got):
-            raise TraceError(
-                "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted along "
-                "the row, crosses from the sequences before it."
-            )
+        alone = wide_outputs(padded, sample.tensors(padded, one))
+        for output, own, whole in zip(packed.signature.outputs, alone, together, strict=True):
+            per_token = output.kind in PER_TOKEN_OUTPUTS
+            got = whole[:, begin : begin + len(text)] if per_token else whole[row : row + 1]
+            if own.shape != got.shape or not same(own, got):
+                raise TraceError(
+                    "A sequence of a packed batch answers otherwise than alone: state, or a position that is counted "
+                    "along the row, crosses from the sequences before it."
+                )
         begin += len(text)

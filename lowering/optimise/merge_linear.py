@@ -16,6 +16,9 @@ Group = tuple[fx.Node, ...]
 # The placeholders of a group's weights and of its biases, None for a layer without one.
 Key = tuple[tuple[str, str | None], ...]
 
+# Programs of one model merge the same layers, and share what that makes.
+MERGED = graphs.Derived(lambda *parts: torch.cat(parts))
+
 
 @dataclass(frozen=True)
 class MergeLinear:
@@ -30,8 +33,8 @@ class MergeLinear:
         weights: dict[str, Tensor] = {}
         for key in {_key(group): None for group in groups}:
             number = len(weights) // 2
-            weights[f"merged_{number}_weight"] = torch.cat([held[weight].detach() for weight, _ in key])
-            weights[f"merged_{number}_bias"] = torch.cat([_bias(held, *layer) for layer in key])
+            weights[f"merged_{number}_weight"] = MERGED(*(held[weight].detach() for weight, _ in key))
+            weights[f"merged_{number}_bias"] = MERGED(*(_bias(held, *layer) for layer in key))
         if not groups:
             return program
         exported = graphs.rewrite(graphs.with_weights(program.graph, weights), lambda graph: _merge(graph, held))

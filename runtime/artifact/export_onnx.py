@@ -14,6 +14,7 @@ from headrace.ir.serialize import encode
 from headrace.runtime.artifact.manifest import require_own, write_manifest
 from headrace.runtime.artifact.places import new_folder
 from headrace.runtime.artifact.present import require_same
+from headrace.runtime.engine.lane import key_of
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.tokenizers_only import exact_facts
@@ -27,8 +28,15 @@ if TYPE_CHECKING:
     from headrace.backends.onnx.profiles import Profile
 
 REPORT, TOKENIZER_CONFIG = "verification.json", "tokenizer_config.json"
-# Outputs that cost nothing beside another: an embedding is pooled from the rows.
-BESIDE = {OutputKind.EMBEDDING: (OutputKind.HIDDEN, OutputKind.TOKEN_EMBEDDING)}
+# Outputs that cost little beside another: an embedding is pooled from the rows, of which one layer makes the others.
+BESIDE = {
+    OutputKind.EMBEDDING: (
+        OutputKind.HIDDEN,
+        OutputKind.TOKEN_EMBEDDING,
+        OutputKind.LEXICAL_WEIGHTS,
+        OutputKind.MULTI_EMBEDDING,
+    )
+}
 # Keys of configurations under which libraries write where a model lay on the machine that loaded it.
 PLACES = frozenset({"_name_or_path", "name_or_path", "tokenizer_file", "vocab_file", "merges_file"})
 
@@ -157,11 +165,10 @@ def _verify(model: Path, program: Program, profile: Profile, dtype: str, require
 
 
 def _lanes(program: Program, file: str) -> dict[str, Any]:
-    """The outputs that the file answers, each with its program."""
-    return {
-        output.kind.value: {"file": file, "program": encode(_alone(program, output.kind))}
-        for output in program.signature.outputs
-    }
+    """The outputs that the file answers, each with its program, and all of them in one pass."""
+    kinds = [output.kind for output in program.signature.outputs]
+    lanes = [(kind,) for kind in kinds] + ([tuple(kinds)] if len(kinds) > 1 else [])
+    return {key_of(kinds): {"file": file, "program": encode(_only(program, kinds))} for kinds in lanes}
 
 
 def _require_seen(program: Program) -> None:
@@ -216,10 +223,10 @@ def _kept(program: Program, task: Task) -> Program:
     return run_passes(program, (SelectTask(task, BESIDE.get(kind, ())),))
 
 
-def _alone(program: Program, kind: OutputKind) -> Program:
-    output = program.signature.output(kind)
-    assert output is not None
-    return program.with_(exported=None, outputs=(output,))
+def _only(program: Program, kinds: tuple[OutputKind, ...]) -> Program:
+    return program.with_(
+        exported=None, outputs=tuple(output for output in program.signature.outputs if output.kind in kinds)
+    )
 
 
 def _write_side_files(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends import backend as find_backend
+from headrace.backends import target_of
 from headrace.backends.interface import Backend, Executable
 from headrace.errors import ArtifactError, HeadraceError, missing_library
 from headrace.frontend.compat import operators
@@ -25,7 +26,7 @@ from headrace.runtime.artifact.manifest import (
 from headrace.runtime.artifact.places import held, new_folder
 from headrace.runtime.artifact.present import require_same
 from headrace.runtime.artifact.trust import check_trust, remember
-from headrace.runtime.engine.lane import Lane
+from headrace.runtime.engine.lane import Lane, kinds_of
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
@@ -45,10 +46,10 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
     require_same(folder, model.program.source, model.task, None)
     with new_folder(folder) as (work, place):
         lanes = {}
-        for kind, lane in model.engine.lanes.items():
-            name = f"{kind.value}{model.engine.backend.suffix}"
+        for key, lane in model.engine.lanes.items():
+            name = f"{key}{model.engine.backend.suffix}"
             lane.executable.save(work / name)
-            lanes[kind.value] = {"file": name, "program": encode(lane.program.placeless())}
+            lanes[str(key)] = {"file": name, "program": encode(lane.program.placeless())}
         if tokenizer is not None:
             tokenizer.save_pretrained(work / TOKENIZER)
         kept = {"folder": TOKENIZER, "facts": None} if tokenizer is not None else None
@@ -71,7 +72,9 @@ def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:
     }
 
 
-def load(folder: str | Path, target: str = "auto", trust: bool | None = None) -> CompiledModel:
+def load(
+    folder: str | Path, target: str = "auto", trust: bool | None = None, *, device: Any = None
+) -> CompiledModel:  # fmt: skip
     """Load what `CompiledModel.save` or `CompiledModel.export_onnx` wrote.
 
     Args:
@@ -79,27 +82,29 @@ def load(folder: str | Path, target: str = "auto", trust: bool | None = None) ->
         trust: a model saved for a target of torch is a program, which loading runs. None trusts one that this user
             saved on this machine and that nobody else can write to; True any. An ONNX model is none, and is not asked
             about.
+        device: in place of a target, as `headrace.compile` takes it: where the model runs of what it was compiled for.
 
     Raises:
         ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
     """
     with ExitStack() as opened:
-        model = _read(opened.enter_context(held(path_of(folder))), target, trust)
+        model = _read(opened.enter_context(held(path_of(folder))), target, trust, device)
         # It reads some of its files later, and when it is saved again: they stay its own until it goes.
         weakref.finalize(model.engine, opened.pop_all().close)
+    model.read_from = (str(path_of(folder).absolute()), str(model.engine.backend.target), trust)
     return model
 
 
-def _read(folder: Path, target: str, trust: bool | None) -> CompiledModel:
+def _read(folder: Path, target: str, trust: bool | None, device: Any) -> CompiledModel:
     program, manifest = decided(folder)
-    backend = _backend(folder, manifest, target)
+    backend = _backend(folder, manifest, target, device)
     _check_libraries(folder, manifest["libraries"])
     if backend.runs_code:
         check_trust(folder, manifest["digest"], trust)
     check_files(folder, manifest["files"])
     with understood(folder):
-        state, kinds = state_class(program), [OutputKind(kind) for kind in manifest["lanes"]]
-        lanes = {kind: _lane(folder, kind, manifest, backend, program, state) for kind in kinds}
+        state = state_class(program)
+        lanes = {key: _lane(folder, key, manifest, backend, program, state) for key in manifest["lanes"]}
         return CompiledModel(
             program, backend, _tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
             max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes, state=state,
@@ -165,34 +170,37 @@ class ReadBack:
 SHARED = ("head", "vocabulary", "rows", "token_types", "marker")
 
 
-def _require_agreement(kind: OutputKind, lane: Program, program: Program) -> None:
+def _require_agreement(key: str, lane: Program, program: Program) -> None:
     own, whole = lane.signature, program.signature
     differs = [
         name for name in ("source", "dtype", "facts", "decision") if getattr(lane, name) != getattr(program, name)
     ]
     differs += [name for name in SHARED if getattr(own, name) != getattr(whole, name)]
-    made = own.outputs[0] if kind is OutputKind.CROSS else whole.output(kind)  # which the model itself returns not
-    if [output.kind for output in own.outputs] != [kind] or made is None or made.width != own.outputs[0].width:
+    kinds = kinds_of(key)
+    # An encoder's rows for its decoder are nothing that the model itself returns.
+    known = own.outputs if kinds == (OutputKind.CROSS,) else whole.outputs
+    widths = {output.kind: output.width for output in known}
+    if [(output.kind, output.width) for output in own.outputs] != [(kind, widths.get(kind)) for kind in kinds]:
         differs.append("outputs")
     named = {*whole.input_names, *own.names(*STEP_ROLES)}
     steps = lane.form.layout is Layout.CACHED
     if not named.issuperset(own.input_names) or (own.arrays != whole.arrays and not steps):
         differs.append("inputs")
     if differs:
-        raise ValueError(f"its {kind} and the model differ in {', '.join(differs)}")
+        raise ValueError(f"its {key} and the model differ in {', '.join(differs)}")
 
 
 def _lane(
     folder: Path,
-    kind: OutputKind,
+    key: str,
     manifest: Mapping[str, Any],
     backend: Backend,
     whole: Program,
     state: type[ModelState],
 ) -> Lane:
-    lane = manifest["lanes"][kind.value]
+    lane = manifest["lanes"][key]
     program, name = decode(Program, lane["program"]), lane["file"]
-    _require_agreement(kind, program, whole)
+    _require_agreement(key, program, whole)
     if name not in manifest["files"]:
         raise ArtifactError(f"{folder}/{MANIFEST} names {name}, which is not among its files. Save the model again.")
     if not name.endswith(backend.suffix):  # by which onnxruntime, for one, tells how to read a file
@@ -202,11 +210,20 @@ def _lane(
     return Lane(program, ReadBack(backend.load(folder / name, program), folder), state(program))
 
 
-def _backend(folder: Path, manifest: Mapping[str, Any], target: str) -> Backend:
+def _backend(folder: Path, manifest: Mapping[str, Any], target: str, device: Any) -> Backend:
     made = str(manifest["target"])
+    if device is not None:
+        target = _placed(made, target_of(device, target))
     if target != AUTO and parse_target(target).kind != made:
         raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
     return find_backend(made if target == AUTO else target, compiles=False)
+
+
+def _placed(made: str, place: str) -> str:
+    """The target of that kind at the place that a target of torch's has."""
+    if made == "onnx":
+        return made if place == "cpu" else f"{made}:{place}"
+    return made if (made, place) == ("reference", "cpu") else place
 
 
 def _check_libraries(folder: Path, libraries: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headrace.backends.interface import Memory
-from headrace.ir import CROSS, Cache, CacheGroup, CacheKind, Program
+from headrace.ir import CROSS, DTYPE_BYTES, Cache, CacheGroup, CacheKind, Program
 from headrace.ir.cache import cross_parts
 from headrace.runtime.cache.blocks import NOWHERE, BlockPool
 from headrace.runtime.cache.prefixes import NOTHING, Prefixes
@@ -249,12 +249,8 @@ class CacheStore:
 
     def _each(self, name: str) -> int:
         """The bytes of a block, or of a row, in all caches of a pool."""
-        return sum(prod(self._shape(cache, 1)) * _width(cache.dtype) for cache in self._of[name])
+        return sum(prod(self._shape(cache, 1)) * DTYPE_BYTES[cache.dtype] for cache in self._of[name])
 
 
 def _key(tokens: Sequence[int], begin: int, end: int) -> bytes:
     return np.array(tokens[begin:end], np.int64).tobytes()
-
-
-def _width(dtype: str) -> int:
-    return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 1)

@@ -1,4 +1,4 @@
-"""The loop that makes tokens: submit requests, step, and take what is finished. Nothing else runs a cached program."""
+"""The loop over a cached program: submit requests, step, and take what is finished. Nothing else runs one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from headrace import feed
 from headrace.backends.interface import Backend
 from headrace.errors import InputError, OutOfMemoryError, TargetError
+from headrace.ir import OutputKind
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.scheduler import Scheduler, Turn
 from headrace.runtime.engine.sequence import Sequence
@@ -24,7 +25,7 @@ SEQUENCES = 256
 class Chooser(Protocol):
     """Makes a step's tokens from its logits, and says of each sequence whether it is over."""
 
-    def __call__(self, logits: Any, sequences: list[Sequence]) -> None:
+    def __call__(self, logits: Any, sequences: list[Sequence], /) -> None:
         """Append a token to each sequence, whose row of the logits [w, vocabulary] comes in the same order."""
         ...
 
@@ -45,8 +46,14 @@ class DecodingLoop:
         """Tokens of prompts that no step had to run, since what they leave was there."""
         return self.scheduler.known
 
-    def submit(self, tokens: list[int], request: Any = None, source: Any = None) -> Sequence:
-        """Take a prompt, or what the target of a text begins with; `source` is the text, as its encoder reads it.
+    def submit(
+        self, tokens: list[int], request: Any = None, source: Any = None, kinds: tuple[OutputKind, ...] = ()
+    ) -> Sequence:
+        """Take a prompt, or what the target of a text begins with.
+
+        Args:
+            source: the text, as its encoder reads it.
+            kinds: what is answered of the text once all of it has run, where no tokens are to be made.
 
         Raises:
             InputError: it is empty, or longer than the caches can ever hold.
@@ -61,7 +68,7 @@ class DecodingLoop:
             )
         with self._guard.lock:
             self._leave_parents()
-            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), None, request, source)
+            sequence = Sequence(next(self._numbers), list(tokens), len(tokens), None, request, source, kinds)
             self.scheduler.add(sequence)
         return sequence
 
@@ -87,13 +94,12 @@ class DecodingLoop:
                 self._require_progress()
                 return []
             try:
-                asked = [turn.sequence for turn in turns if turn.asks]
+                asking = [(place, turn.sequence) for place, turn in enumerate(turns) if turn.asks]
                 output = self._run(turns)
                 for sequence, count in turns:
                     assert sequence.held is not None
                     self.lane.state.commit(sequence.held, sequence.tokens, count)
-                if asked:
-                    self._choose(output, asked)
+                self._answer(asking, output)
             except BaseException:
                 for sequence, _ in turns:
                     self.scheduler.set_back(sequence)
@@ -117,9 +123,24 @@ class DecodingLoop:
             sequence, held = turn.sequence, turn.sequence.held
             assert held is not None
             ids = np.array(sequence.tokens[held.count : held.count + turn.tokens], np.int64)
-            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, int(turn.asks), length=held.length))
+            wanted = int(turn.asks and not sequence.kinds)
+            pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, wanted, length=held.length))
         given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
         return self.lane.state.step(self.lane.executable, self._backend.feed(given))
+
+    def _answer(self, asking: list[tuple[int, Sequence]], output: Any) -> None:
+        """Sequences whose tokens have all run, each with its place in the step, get one more, or their answer."""
+        if growing := [sequence for _, sequence in asking if not sequence.kinds]:
+            (logits,) = self.lane.outputs(output, self.lane.kinds[:1])
+            self._choose(logits, growing)
+        over = [(place, sequence) for place, sequence in asking if sequence.kinds]
+        for kind in dict.fromkeys(kind for _, sequence in over for kind in sequence.kinds):
+            (rows,) = self.lane.outputs(output, (kind,))  # one of each sequence of the step
+            made = np.asarray(self._backend.fetch(rows[[place for place, _ in over]]))
+            for row, (_, sequence) in zip(made, over, strict=True):
+                sequence.answer[kind] = row
+        for _, sequence in over:
+            sequence.finished = "answered"
 
     def _require_progress(self) -> None:
         if self.scheduler.waiting and not self.scheduler.running:

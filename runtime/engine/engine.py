@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 
 from headrace import debug
-from headrace.backends.interface import Backend, Memory, Planner, decodes
-from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import CROSS, Layout, OutputKind, Program, Task
+from headrace.backends.interface import Backend, Memory, Planner
+from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
+from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.finite import require_finite
-from headrace.runtime.engine.lane import Lane
+from headrace.runtime.engine.lane import Lane, key_of
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import Asked, Request
+from headrace.runtime.engine.sequence import Sequence as Growing
+from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
+from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
 from headrace.tasks import answering, lacks, runnable, select
@@ -35,14 +38,14 @@ AHEAD = 4  # steps that the target is given before the first is read back
 
 
 class Engine:
-    """One analysed program on one backend. Tasks that read the same output share a lane."""
+    """One analysed program on one backend. Tasks that read the same outputs share a lane."""
 
     def __init__(
         self,
         program: Program,
         backend: Backend,
         token_budget: int | None = None,
-        lanes: Mapping[OutputKind, Lane] | None = None,
+        lanes: Mapping[str, Lane] | None = None,
         quantize: str | None = None,
         force: bool = False,
         state: type[ModelState] | None = None,
@@ -62,12 +65,12 @@ class Engine:
             ArtifactError: the route names a custom state that is not registered here.
         """
         self.program, self.backend, self.token_budget = program, backend, token_budget
-        self.lanes: dict[OutputKind, Lane] = dict(lanes or {})
+        self.lanes: dict[str, Lane] = dict(lanes or {})
         self._quantize, self._force = quantize, force
         self._cache_bytes, self._compiling = cache_bytes, Guard()
         self._noun = "arrays" if program.signature.arrays else "texts"
         self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
-        self._loops: dict[OutputKind, DecodingLoop] = {}
+        self._loops: dict[str, DecodingLoop] = {}
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         self.state = state or state_class(program)
 
@@ -79,13 +82,33 @@ class Engine:
             TargetError: this version has no runtime for it.
             ArtifactError: the program was read back without it.
         """
-        if isinstance(task, str) and (kind := self._kinds.get(task)) in self.lanes:
-            return self.lanes[kind]
-        chosen = self.require(task)
-        self._kinds[task] = kind = answering(self.program, chosen).kind
-        if kind not in self.lanes:
-            self._compile(chosen, kind, progress)
-        return self.lanes[kind]
+        return self.joint_lane((task,), progress)
+
+    def joint_lane(self, tasks: Sequence[str], progress: bool | None = None) -> Lane:
+        """What answers several tasks in one pass; errors as of `lane`.
+
+        One that returns more is taken where there is one: a task that was answered beside others needs no code of its
+        own.
+        """
+        kinds = tuple(dict.fromkeys(self.kind(task) for task in tasks))
+        if (lane := self._held(kinds)) is None:
+            self._compile([self.require(task) for task in tasks], kinds, progress)
+            lane = self._held(kinds)
+        assert lane is not None
+        return lane
+
+    def kind(self, task: str) -> OutputKind:
+        """What a task is answered from; errors as of `lane`."""
+        if not isinstance(task, str) or task not in self._kinds:
+            chosen = self.require(task)
+            self._kinds[task] = answering(self.program, chosen).kind
+        return self._kinds[task]
+
+    def _held(self, kinds: tuple[OutputKind, ...]) -> Lane | None:
+        """The lane of those outputs, else the first that returns them among others."""
+        if (lane := self.lanes.get(key_of(kinds))) is not None:
+            return lane
+        return next((lane for lane in self.lanes.values() if set(kinds) <= set(lane.kinds)), None)
 
     def require(self, task: str) -> Task:
         """The task by its name, where it can be run; errors as of `lane`."""
@@ -101,20 +124,30 @@ class Engine:
 
     @property
     def decodes(self) -> bool:
-        """Whether the target makes the program's tokens."""
-        return decodes(self.backend, self.program)
+        """Whether the target holds what lives between steps, and so makes tokens."""
+        return isinstance(self.backend, Memory)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether a text of more tokens than a step may hold runs in several: the step that contract C2 is about."""
+        signature, facts = self.program.signature, self.program.facts
+        plain = not signature.arrays and not signature.has(Role.TYPES) and facts.filling is None
+        chunked = self.program.decision.prefill is Prefill.CHUNKED and facts.interaction is None
+        return self.token_budget is not None and self.decodes and plain and chunked
 
     def decoding(self, progress: bool | None = None) -> DecodingLoop:
         """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""
-        lane = self.lane(Task.GENERATE, progress)
-        kind = lane.program.signature.outputs[0].kind
-        if kind not in self._loops:
-            with self._compiling.lock:
-                if kind not in self._loops:
-                    self._loops[kind] = self._loop(lane)
-        return self._loops[kind]
+        return self._loop(self.lane(Task.GENERATE, progress))
 
     def _loop(self, lane: Lane) -> DecodingLoop:
+        key = key_of(lane.kinds)
+        if key not in self._loops:
+            with self._compiling.lock:
+                if key not in self._loops:
+                    self._loops[key] = self._begin_loop(lane)
+        return self._loops[key]
+
+    def _begin_loop(self, lane: Lane) -> DecodingLoop:
         from headrace.runtime.generate.sampler import Sampler
 
         assert isinstance(self.backend, Memory)
@@ -123,20 +156,21 @@ class Engine:
         budget = self.token_budget or self.backend.step_tokens
         return DecodingLoop(lane, self.backend, Sampler(self.program.dtype), budget)
 
-    def sizes(self, task: str, progress: bool | None = None) -> Sizes:
-        """Of the parts in which a task's texts are read best."""
-        packed = self.lane(task, progress).program.form.layout is Layout.PACKED
-        return PACKED if packed else padded(self.token_budget or self.backend.step_tokens)
+    def sizes(self, *tasks: str, progress: bool | None = None) -> Sizes:
+        """Of the parts in which the texts of a task, or of several in one pass, are read best."""
+        whole = self.joint_lane(tasks, progress).program.form.layout is Layout.PADDED
+        return padded(self.token_budget or self.backend.step_tokens) if whole else PACKED
 
     def described(self) -> Program:
         """The program, with the layout of what was compiled first."""
         lane = next(iter(self.lanes.values()), None)
         if lane is None:
             return self.program
-        made = lane.program
+        made = lane.program.form
         return self.program.with_(
-            layout=made.form.layout, layout_why=made.form.layout_why, quantized=made.form.quantized
-        )
+            layout=made.layout, layout_why=made.layout_why, quantized=made.quantized, caches=made.caches,
+            groups=made.groups, block=made.block,
+        )  # fmt: skip
 
     def plan(self) -> tuple[Any, ...]:
         """What the target does with what was compiled first, and why: a `headrace.backends.gpu.plan.Choice` each."""
@@ -152,15 +186,15 @@ class Engine:
         return lane.executable(self.backend.feed(given))[0]
 
     @in_turn
-    def _compile(self, task: Task, kind: OutputKind, progress: bool | None) -> None:
-        if kind in self.lanes:
+    def _compile(self, tasks: list[Task], kinds: tuple[OutputKind, ...], progress: bool | None) -> None:
+        if self._held(kinds) is not None:
             return  # by another thread, while this one waited
-        self._warn_of_pooling(kind)
-        with bar(f"Compiling {task} for {self.backend.name}", shown=progress):
-            made = self._compiled(task)
+        self._warn_of_pooling(kinds)
+        with bar(f"Compiling {', '.join(tasks)} for {self.backend.name}", shown=progress):
+            made = self._compiled(tasks, kinds)
             if CROSS in made.program.form.groups:
                 self.lanes[OutputKind.CROSS] = self._encoder()
-            self.lanes[kind] = made
+            self.lanes[key_of(kinds)] = made
 
     def _encoder(self) -> Lane:
         """What is run of an encoder-decoder once a text, before its decoder makes tokens."""
@@ -170,21 +204,34 @@ class Engine:
         program = run_passes(self.program, (SplitEncoder(),))
         return Lane(program, self.backend.compile(program), self.state(program))
 
-    def _compiled(self, task: Task) -> Lane:
+    def _compiled(self, tasks: list[Task], kinds: tuple[OutputKind, ...]) -> Lane:
         if self.program.exported is None:
             held = ", ".join(self.lanes) or "nothing"
+            how = f"task={tasks[0].value!r}" if len(tasks) == 1 else "its graph, run these tasks together"
             raise ArtifactError(
-                f"The saved model holds executables for {held}; {task} needs another. Compile the model with "
-                f"task={task.value!r} and save it again."
+                f"The saved model holds executables for {held}; {', '.join(tasks)} needs another. Compile the model "
+                f"with {how} and save it again."
             )
         from headrace.lowering.pipeline import prepare
 
-        program = prepare(self.program, task, self.backend.layout)
+        if joined := [task for task in tasks[1:] if TASK_RULES[task].needs is Needs.DECODING]:
+            first = self.kind(joined[0])
+            tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
+        layout = Layout.CACHED if self.in_pieces else self.backend.layout
+        try:
+            program = prepare(self.program, tasks[0], layout, kinds[1:])
+        except TraceError as error:
+            if not self.in_pieces:
+                raise
+            raise TargetError(
+                f"With token_budget={self.token_budget} longer texts come in pieces, and {tasks[0]} of this model "
+                f'answers none so: {error} Pass prefill="single_pass", or leave token_budget out.'
+            ) from error
         if self._quantize is not None:
-            return self._quantized(program, task)
+            return self._quantized(program, tasks)
         return Lane(program, self.backend.compile(program), self.state(program))
 
-    def _quantized(self, plain: Program, task: Task) -> Lane:
+    def _quantized(self, plain: Program, tasks: list[Task]) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not.
 
         Raises:
@@ -197,20 +244,20 @@ class Engine:
         assert program.form.quantized is not None
         definition = Lane(plain, Interpreted(plain), self.state(plain))
         made = Lane(program, self.backend.compile(program), self.state(program))
-        wanted = self._answers(definition, Reference(plain.form.layout), task, requests)
-        found = measure_quality(program.form.quantized, self._answers(made, self.backend, task, requests), wanted)
+        wanted = self._answers(definition, Reference(plain.form.layout), tasks, requests)
+        found = measure_quality(program.form.quantized, self._answers(made, self.backend, tasks, requests), wanted)
         debug.say(debug.STAGES, words(found))
         if not self._force:
             require_quality(found, program)
         return replace(made, program=program.with_(quantized=found))
 
-    def _answers(self, lane: Lane, backend: Backend, task: Task, requests: Sequence[Request]) -> list[Array]:
-        engine = Engine(lane.program, backend, lanes={lane.program.signature.outputs[0].kind: lane}, state=self.state)
-        return engine.run(task, requests, progress=False)
+    def _answers(self, lane: Lane, backend: Backend, tasks: list[Task], requests: Sequence[Request]) -> list[Array]:
+        engine = Engine(lane.program, backend, lanes={key_of(lane.kinds): lane}, state=self.state)
+        return [row for task in tasks for row in engine.run(task, requests, progress=False)]
 
-    def _warn_of_pooling(self, kind: OutputKind) -> None:
+    def _warn_of_pooling(self, kinds: tuple[OutputKind, ...]) -> None:
         pooling = self.program.facts.pooling
-        if kind is OutputKind.EMBEDDING and pooling is not None and pooling.assumed:
+        if OutputKind.EMBEDDING in kinds and pooling is not None and pooling.assumed:
             warn(f"Pooling is {', '.join(pooling.kinds) or 'own'} ({pooling.why}). Pass pooling= to choose.")
 
     def run(
@@ -226,20 +273,20 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> list[Array]:
         """Answer the requests in their order: float32 [width] each, [tokens, width] for token-level tasks.
 
         Args:
             parts: none waits until the requests of the part before are answered.
             count: the requests of all parts together.
-            first: the number of the first in messages.
+            places: where they stand in the caller's list.
 
         Raises:
             NonFiniteError: an answer holds a NaN or an infinity.
         """
         results: list[Array] = [np.empty(0)] * count
-        for requests, rows in self.answered(task, parts, count, batch_size, progress, first):
+        for requests, rows in self.answered(task, parts, count, batch_size, progress, places):
             if isinstance(rows, np.ndarray) and rows.ndim == 2:
                 kept = list(rows.copy())  # they share memory: one array each takes longer to make and to free
             else:
@@ -255,35 +302,85 @@ class Engine:
         count: int,
         batch_size: int | None = None,
         progress: bool | None = None,
-        first: int = 0,
+        places: Places = IN_ORDER,
     ) -> Iterator[tuple[Sequence[int], Rows]]:
         """The answers to some requests at a time, by their places, while the target works on others.
 
         Arguments and errors as of `run_parts`. What comes is good until the next is asked for.
         """
+        for requests, (rows,) in self.answered_together((task,), parts, count, batch_size, progress, places):
+            yield requests, rows
+
+    def answered_together(
+        self,
+        tasks: Sequence[str],
+        parts: Iterable[Sequence[Request]],
+        count: int,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        places: Places = IN_ORDER,
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        """`answered` of several tasks in one pass: what each task is answered from, in their order."""
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
-        lane = self.lane(task, progress)
-        asked = Asked([], [], batch_size, first)
+        lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
+        asked = Asked([], [], batch_size, places)
+        run = self._in_pieces if lane.program.form.layout is Layout.CACHED else self._in_steps
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
-        with reading, bar(f"{task}: {self._noun}", count, progress) as shown:
-            for step, output in self._read(self._begun(lane, parts, asked)):
-                yield step.requests, self._rows(lane, step, asked, output)
-                shown.advance(len(step.requests))
+        with reading, bar(f"{', '.join(tasks)}: {self._noun}", places.count(range(count)), progress) as shown:
+            for requests, rows in run(lane, kinds, parts, asked):
+                yield requests, rows
+                shown.advance(places.count(requests))
 
-    def _read(self, begun: Iterator[tuple[Step, Any]]) -> Iterator[tuple[Step, Array]]:
-        """Each step's output on the host. The target works some steps ahead of what is read back."""
-        waiting: deque[tuple[Step, Any]] = deque()
+    def _in_steps(
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        for step, outputs in self._read(self._begun(lane, kinds, parts, asked)):
+            made = zip(kinds, outputs, strict=True)
+            yield step.requests, [self._rows(lane, step, asked, output, kind) for kind, output in made]
+
+    def _in_pieces(
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        """Texts on the loop, each answered with its last piece."""
+        loop = self._loop(lane)
+        for places in (some for part in parts for some in _batched(asked.take(part), asked.batch_size)):
+            growing = {loop.submit(_ids(asked.requests[place]), kinds=tuple(kinds)): place for place in places}
+            asked.drop(places)
+            try:
+                while growing:
+                    loop.step()
+                    over = {sequence: growing[sequence] for sequence in growing if sequence.finished}
+                    for sequence, place in over.items():
+                        self._require_answer(sequence, asked.places.number(place))
+                        del growing[sequence]
+                    if over:
+                        yield list(over.values()), [[sequence.answer[kind] for sequence in over] for kind in kinds]
+            finally:
+                for sequence in growing:
+                    loop.abort(sequence)
+
+    def _require_answer(self, sequence: Growing, number: int) -> None:
+        if sequence.error is not None:
+            raise sequence.error
+        for row in sequence.answer.values():
+            require_finite(row, f"The answer to request {number}", self.program.dtype)
+
+    def _read(self, begun: Iterator[tuple[Step, list[Any]]]) -> Iterator[tuple[Step, list[Array]]]:
+        """Each step's outputs on the host. The target works some steps ahead of what is read back."""
+        waiting: deque[tuple[Step, list[Any]]] = deque()
         for one in begun:
             waiting.append(one)
             if len(waiting) > AHEAD:
-                done, output = waiting.popleft()
-                yield done, np.asarray(output)
-        for done, output in waiting:
-            yield done, np.asarray(output)
+                done, outputs = waiting.popleft()
+                yield done, [np.asarray(output) for output in outputs]
+        for done, outputs in waiting:
+            yield done, [np.asarray(output) for output in outputs]
 
-    def _begun(self, lane: Lane, parts: Iterable[Sequence[Request]], asked: Asked) -> Iterator[tuple[Step, Any]]:
-        """Every step, given to the target, and what its output is read from.
+    def _begun(
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> Iterator[tuple[Step, list[Any]]]:
+        """Every step, given to the target, and what its outputs of those kinds are read from.
 
         Where more requests are to come, those of a step with room left wait for them.
         """
@@ -299,14 +396,15 @@ class Engine:
                 begun += 1
                 try:
                     inputs = self.backend.feed(lane.batcher.assemble(step, asked.requests, lane.program))
-                    output = self.backend.fetch(lane.state.step(lane.executable, inputs))
+                    made = lane.outputs(lane.state.step(lane.executable, inputs), kinds)
+                    outputs = [self.backend.fetch(output) for output in made]
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
                     left = [request for one in (step, *steps) for request in one.requests]
                     steps = self._plan(lane, left, asked)
                 else:
                     asked.drop(step.requests)
-                    yield step, output
+                    yield step, outputs
 
     def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
@@ -325,8 +423,8 @@ class Engine:
         if len(step.requests) == 1:
             request = step.requests[0]
             raise OutOfMemoryError(
-                f"Request {asked.first + request}, of {asked.lengths[request]} tokens, needs more memory than is free "
-                f"though it ran alone: {error}. Shorten or split it, or free memory of the device."
+                f"Request {asked.places.number(request)}, of {asked.lengths[request]} tokens, needs more memory than "
+                f"is free though it ran alone: {error}. Shorten or split it, or free memory of the device."
             ) from error
         if self._step_tokens is not None:
             raise OutOfMemoryError(
@@ -339,9 +437,19 @@ class Engine:
             f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so."
         )
 
-    def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array) -> Rows:
-        rows: Rows = lane.batcher.rows(step, asked.lengths, output, lane.per_token)
+    def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array, kind: OutputKind) -> Rows:
+        rows = lane.rows(step, asked.lengths, output, kind)
         if not np.isfinite(output).all():  # it may be padding's alone
             for request, row in zip(step.requests, rows, strict=True):
-                require_finite(row, f"The answer to request {asked.first + request}", self.program.dtype)
+                require_finite(row, f"The answer to request {asked.places.number(request)}", self.program.dtype)
         return rows
+
+
+def _batched(places: range, size: int | None) -> Iterator[range]:
+    size = size or len(places)
+    return (places[begin : begin + size] for begin in range(0, len(places), size or 1))
+
+
+def _ids(request: Request) -> list[int]:
+    assert isinstance(request, Encoded), "only texts grow"
+    return request.ids.tolist()  # type: ignore[no-any-return]

@@ -1,22 +1,25 @@
-"""What runs one output of a program."""
+"""What runs one output of a program, or several of one pass."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from headrace.backends.interface import Executable
-from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program
+from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program
 from headrace.runtime.engine import array_batch, packed_batch, padded_batch
+from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.state.model_state import ModelState
 
+JOINT = "+"
 BATCHERS: dict[Layout, Any] = {Layout.PADDED: padded_batch, Layout.PACKED: packed_batch}
 
 
 @dataclass(frozen=True)
 class Lane:
-    """What runs one output of the program: the program of that output, its executable, its state."""
+    """What runs some outputs of the program in one pass: the program of these, its executable, its state."""
 
     program: Program
     executable: Executable
@@ -28,6 +31,26 @@ class Lane:
         return array_batch if self.program.signature.arrays else BATCHERS[self.program.form.layout]
 
     @cached_property
-    def per_token(self) -> bool:
-        """Whether an answer has a row a token."""
-        return self.program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
+    def kinds(self) -> tuple[OutputKind, ...]:
+        """What its outputs hold, in their order."""
+        return tuple(output.kind for output in self.program.signature.outputs)
+
+    def outputs(self, made: Any, wanted: Sequence[OutputKind]) -> list[Any]:
+        """Of what the executable returned the outputs of those kinds."""
+        outputs = made if len(self.kinds) > 1 else (made,)
+        return [outputs[self.kinds.index(kind)] for kind in wanted]
+
+    def rows(self, step: Step, lengths: Sequence[int], output: Any, kind: OutputKind) -> Rows:
+        """The answers to each request of a step, of an output of that kind."""
+        rows: Rows = self.batcher.rows(step, lengths, output, kind in PER_TOKEN_OUTPUTS)
+        return rows
+
+
+def key_of(kinds: Iterable[OutputKind]) -> str:
+    """What a lane of those outputs is kept by."""
+    return JOINT.join(kinds)
+
+
+def kinds_of(key: str) -> tuple[OutputKind, ...]:
+    """The outputs of a lane, by what it is kept by."""
+    return tuple(OutputKind(kind) for kind in key.split(JOINT))

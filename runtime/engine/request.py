@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.runtime.arrays import Given
+from headrace.runtime.places import Places
 from headrace.runtime.text.encoded import Encoded
 
 Request = Encoded | Given
@@ -19,13 +20,13 @@ class Asked:
     """The requests of one call, as far as they have come, and their lengths.
 
     Attributes:
-        first: the number of the first in messages.
+        places: where they stand in the caller's list.
     """
 
     requests: list[Request]
     lengths: list[int]
     batch_size: int | None
-    first: int
+    places: Places
 
     def take(self, part: Sequence[Request]) -> range:
         """Add the next part; returns its places."""

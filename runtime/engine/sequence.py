@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.ir import OutputKind
 from headrace.runtime.cache.store import Held
 
 
@@ -19,6 +23,8 @@ class Sequence:
         held: what it holds of the caches; None while it waits.
         request: what the caller asked for, which the engine hands on.
         source: of an encoder-decoder, what its encoder reads.
+        kinds: what is answered of a text that does not grow; empty where tokens are made.
+        answer: that, a row a kind, once it is over.
         finished: why no more are made; None while some are.
         error: what ended it, to be raised where its caller waits.
         others: sequences of the same answer, which are over when it is.
@@ -30,6 +36,8 @@ class Sequence:
     held: Held | None = None
     request: Any = None
     source: Any = None
+    kinds: tuple[OutputKind, ...] = ()
+    answer: dict[OutputKind, NDArray[np.float32]] = field(default_factory=dict)
     finished: str | None = None
     error: Exception | None = None
     others: list[Sequence] = field(default_factory=list)

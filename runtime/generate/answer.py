@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -137,6 +138,11 @@ class Answer:
     def reason(self) -> FinishReason | None:
         """Why it ended, None before."""
         return self._stopping.reason
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprob]:
+        """Of its tokens so far, in order; none where they were not asked for."""
+        return self._logprobs
 
     @property
     def row(self) -> Row:

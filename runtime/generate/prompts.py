@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Program
+from headrace.runtime.places import Places
 from headrace.runtime.text.prefetch import PACKED
 from headrace.runtime.text.prompts import require_unicode
 from headrace.runtime.text.reader import Reader
@@ -53,7 +54,9 @@ class Prompts:
         found: list[Ids] = []
         for texts, run in groupby(listed, lambda one: isinstance(one, str)):
             if texts:
-                found += (one.ids for one in self._texts.encode(run, truncate=False, prompt="", first=len(found)))
+                found += (
+                    one.ids for one in self._texts.encode(run, truncate=False, prompt="", places=Places(len(found)))
+                )
             else:
                 found += (self._ids(one, number, template) for number, one in enumerate(run, len(found)))
         return found

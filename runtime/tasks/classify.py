@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from headrace.ir import Activation, Labels
 from headrace.runtime.tasks.activation import activate
 from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import require_choice
@@ -18,7 +19,7 @@ Raw = Annotated[bool, "Logits as they are, in place of scores."]
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Record):
     """The best label of a text, its score, and the scores of all labels in the model's order."""
 
     label: str

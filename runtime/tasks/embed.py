@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
-from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
+from headrace.ir import Program
+from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
 from headrace.runtime.tasks.precision import quantised, read_precision
 from headrace.runtime.tasks.records import shortest
 from headrace.runtime.tasks.vectors import normalise
@@ -27,20 +28,46 @@ def embed(
     ranges: Any = None,
 ) -> NDArray[Any]:
     """See `CompiledModel.embed`."""
-    width = call.lane().program.signature.outputs[0].width
+    call.lane()
+    width = call.width
     require_choice("normalize", normalize)
-    if dimensions is not None and not (counts(dimensions) and dimensions <= width):
-        met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
-        raise InputError(f"{met}: choose from 1 to {width}.")
+    require_dimensions(dimensions, width)
     kind, bounds = read_precision(precision, ranges, dimensions or width)
-    pooling = call.program.facts.pooling
-    to_unit = bool(pooling and pooling.normalize) if normalize is None else normalize
     listed = call.drawn(texts)
     vectors = np.empty((len(listed), dimensions or width), np.float32)
     for places, rows in call.answered(listed, prompt=one_prompt(call.program, prompt, prompt_name)):
-        kept = np.asarray(rows)[:, :dimensions]
-        vectors[list(places)] = normalise(kept) if to_unit else kept
+        vectors[list(places)] = finished(call.program, np.asarray(rows), normalize, dimensions)
     return quantised(vectors, kind, bounds)
+
+
+def each(call: Call) -> Each:
+    """A text's vector as the folder makes it; joined to [n, d]."""
+    width = call.width
+
+    def join(rows: list[Any]) -> NDArray[np.float32]:
+        return np.stack(rows) if rows else np.empty((0, width), np.float32)
+
+    return Each(lambda row, _: finished(call.program, row[None], None, None)[0].copy(), join)
+
+
+def require_dimensions(dimensions: int | None, width: int) -> None:
+    """Refuse what is no number of the first of a vector's numbers.
+
+    Raises:
+        InputError: it is none.
+    """
+    if dimensions is not None and not (counts(dimensions) and dimensions <= width):
+        met = f"dimensions is {dimensions!r}; the model's vectors have {width}"
+        raise InputError(f"{met}: choose from 1 to {width}.")
+
+
+def finished(
+    program: Program, rows: NDArray[np.float32], normalize: bool | None, dimensions: int | None
+) -> NDArray[np.float32]:
+    """The program's vectors [n, width] as they are answered: cut, and at unit length where that is asked for."""
+    pooling, kept = program.facts.pooling, rows[:, :dimensions]
+    to_unit = bool(pooling and pooling.normalize) if normalize is None else normalize
+    return normalise(kept) if to_unit else kept
 
 
 def record(vector: NDArray[np.float32]) -> dict[str, Any]:
@@ -48,4 +75,4 @@ def record(vector: NDArray[np.float32]) -> dict[str, Any]:
     return {"embedding": [shortest(value) for value in vector]}
 
 
-TASK = Answering(embed, Command('One vector a text: {"embedding": [...]}.', record))
+TASK = Answering(embed, Command('One vector a text: {"embedding": [...]}.', record), each)

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from headrace.errors import InputError
+from headrace.runtime.places import Places
 from headrace.runtime.tasks.interface import Answering, Call
+from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.validate import counts
 
@@ -17,7 +19,7 @@ Decode = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True)
-class Fill:
+class Fill(Record):
     """One token for one mask: its text, its id and its probability."""
 
     token: str
@@ -32,7 +34,7 @@ def fill_mask(call: Call, texts: Any, top: Annotated[int, "How many tokens a mas
     listed = call.drawn(texts)
     call.lane()
     reader = call.texts()
-    encoded = reader.encode(listed, truncate=call.truncate, first=call.first)
+    encoded = reader.encode(listed, truncate=call.truncate, places=Places(call.first))
     numbered = enumerate(zip(call.encoded_rows(encoded), encoded, strict=True), call.first)
     return [fills(row, one, call.tokenizer, reader.decode, top, number) for number, (row, one) in numbered]
 

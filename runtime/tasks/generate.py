@@ -14,6 +14,7 @@ from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
 from headrace.runtime.generate.generation import Generation
 from headrace.runtime.generate.writer import Writer
+from headrace.runtime.places import Places
 from headrace.runtime.progress import bar
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.text.encoded import Encoded
@@ -63,8 +64,8 @@ def generate(
     call: Call, prompts: Any, chat_template: dict[str, Any] | None = None, **options: Any
 ) -> list[Generation]:  # fmt: skip
     """See `CompiledModel.generate`."""
-    loop, begun = _begun(call, prompts, chat_template, options)
-    sequences = [_submitted(loop, one) for one in begun]
+    loop, begun = begin(call, prompts, chat_template, options)
+    sequences = [submit(loop, one) for one in begun]
     with bar(f"{call.task}: texts", len(sequences), call.progress) as shown:
         loop.run(sequences, lambda _: shown.advance(1))
     return [one.answer.generation() for one in begun]
@@ -74,8 +75,8 @@ def generate_iter(
     call: Call, prompts: Any, chat_template: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Part]:
     """See `CompiledModel.generate_iter`."""
-    loop, begun = _begun(call, prompts, chat_template, options)
-    growing = {_submitted(loop, one): one for one in begun}
+    loop, begun = begin(call, prompts, chat_template, options)
+    growing = {submit(loop, one): one for one in begun}
     told: Counter[Answer | BeamGroup] = Counter()  # tokens of each
     try:
         while growing:
@@ -103,9 +104,10 @@ class Begun(NamedTuple):
     source: Request | None
 
 
-def _begun(
+def begin(
     call: Call, prompts: Any, template: dict[str, Any] | None, given: dict[str, Any]
 ) -> tuple[DecodingLoop, list[Begun]]:
+    """The answers to each prompt before their first token, and the loop that makes them; errors as of `generate`."""
     loop = call.engine.decoding(call.progress)
     if (writer := call.kept.get(Writer)) is None:
         width = loop.lane.program.signature.outputs[0].width
@@ -113,7 +115,7 @@ def _begun(
     sources: list[Request] = []
     if call.program.signature.arrays:
         prompts = call.drawn(prompts)
-        parts = call.reader.ahead(prompts, first=call.first, sizes=WHOLE, truncate=None)
+        parts = call.reader.ahead(prompts, places=Places(call.first), sizes=WHOLE, truncate=None)
         sources = list(chain.from_iterable(parts))
     begun = []
     for place, (ids, answers) in enumerate(writer.asked(loop, prompts, template, **given)):
@@ -122,7 +124,8 @@ def _begun(
     return loop, begun
 
 
-def _submitted(loop: DecodingLoop, begun: Begun) -> Sequence:
+def submit(loop: DecodingLoop, begun: Begun) -> Sequence:
+    """Have the loop make an answer; errors as of its `submit`."""
     return loop.submit(begun.answer.start.held.tolist(), begun.answer, begun.source)
 
 

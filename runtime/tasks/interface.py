@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from headrace.ir import Program, Task
+from headrace.runtime.places import Places, once
+from headrace.tasks import answering
 
 if TYPE_CHECKING:
     from headrace.runtime.arrays import Arrays
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 # An option of a task is a parameter of its function; the words beside its type are the command line's, which has none
 # of those without words.
 Prompt = Annotated[str | None, "A prompt's name in the folder, or its text."]
+# Texts, token ids, both, or arrays: one alone, or any number in an order.
+Requests = str | Iterable[Any]
 PromptName = Annotated[str | None, "A prompt's name in the folder, and nothing else."]
 
 
@@ -31,11 +35,27 @@ class Command:
         says: what it writes, a line for people.
         record: one answer as a JSON object.
         pairs: whether a request may be a pair of texts.
+        words: whether a text may come in words.
+        keys: what a JSON object calls the two of a pair; the second is a list where it is "choices".
     """
 
     says: str
     record: Callable[[Any], dict[str, Any]]
     pairs: bool = False
+    words: bool = False
+    keys: tuple[str, str] = ("text", "pair")
+
+
+class Each(NamedTuple):
+    """A task's answers, a text at a time.
+
+    Attributes:
+        answer: of a text's raw output, and the text as it was read.
+        join: of the answers to all texts.
+    """
+
+    answer: Callable[[Any, Any], Any]
+    join: Callable[[list[Any]], Any] = list
 
 
 @dataclass(frozen=True)
@@ -45,10 +65,31 @@ class Answering:
     Attributes:
         answer: from a `Call`, the texts and the task's own options to answers, one a text in their order.
         command: its command; None leaves the task to Python.
+        each: what makes an answer of one text's raw output, by the model's own options, so that other tasks may be
+            answered in the same pass; None where texts are read for this task alone. Raises InputError where they are
+            so for this model.
     """
 
     answer: Callable[..., Any]
     command: Command | None = None
+    each: Callable[[Call], Each] | None = None
+
+
+class Options(TypedDict, total=False):
+    """The options that every task has.
+
+    Attributes:
+        truncate: whether to cut longer texts; None follows a sentence-transformers folder, else a long text is an
+            error. Of pairs also "longest_first" (as True), "only_first" and "only_second".
+        max_length: tokens a text at most in this call, over what the folder and `headrace.compile` say.
+        batch_size: requests in a step at most; None packs by tokens.
+        progress: whether to show a bar; None does on a terminal and in a notebook.
+    """
+
+    truncate: bool | str | None
+    max_length: int | None
+    batch_size: int | None
+    progress: bool | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +111,7 @@ class Call:
     kept: dict[Any, Any]
     max_length: int | None
     first: int
-    truncate: bool | None = None
+    truncate: bool | str | None = None
     batch_size: int | None = None
     progress: bool | None = None
 
@@ -83,22 +124,50 @@ class Call:
         """What answers the task, compiled on first use."""
         return self.engine.lane(self.task, self.progress)
 
+    @property
+    def width(self) -> int:
+        """How wide the task's raw output is."""
+        return answering(self.program, self.task).width
+
     def drawn(self, given: Any, pairs: bool = False) -> list[Any]:
         """The texts or arrays that were given, one alone as a list of one."""
         return list(self.reader.drawn(given, pairs=pairs))
 
+    def once(self, listed: list[Any]) -> tuple[list[Any], Places]:
+        """Each of the requests once, and where it stands among all: the same is computed once."""
+        return once(listed, self.first)
+
     def rows(self, listed: list[Any], **options: Any) -> list[Array]:
         """The raw output of each, in order. Some are read while others run; options are the reader's."""
-        return self._run(self._parts(listed, options), len(listed))
+        kept, places = self.once(listed)
+        return self.rows_of(self._parts(kept, places, options), len(kept), places)
 
     def answered(self, listed: list[Any], **options: Any) -> Iterator[tuple[Sequence[int], Rows]]:
         """`rows` as they come, by their places: what comes is good until the next is asked for."""
-        parts = self._parts(listed, options)
-        return self.engine.answered(self.task, parts, len(listed), self.batch_size, self.progress, self.first)
+        kept, places = self.once(listed)
+        parts = self._parts(kept, places, options)
+        steps = self.engine.answered(self.task, parts, len(kept), self.batch_size, self.progress, places)
+        return (places.step(*step) for step in steps)
 
-    def rows_of(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
-        """The raw output of requests that come in parts, as a reader's `ahead` gives them."""
-        return self._run(parts, count)
+    def answered_together(
+        self, tasks: Sequence[Task], listed: list[Any], requests: list[Request], **options: Any
+    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        """`answered` of several tasks in one pass, whose raw outputs come in the order of the tasks.
+
+        Args:
+            requests: each text as it was read is added to it, before what is answered to it comes.
+        """
+        places = Places(self.first)
+        parts = kept(self._parts(listed, places, options, tasks), requests)
+        return self.engine.answered_together(tasks, parts, len(listed), self.batch_size, self.progress, places)
+
+    def rows_of(
+        self, parts: Iterable[Sequence[Request]], count: int, places: Places | None = None
+    ) -> list[Array]:  # fmt: skip
+        """The raw output of requests that come in parts, as a reader's `ahead` gives them, in the caller's order."""
+        places = places or Places(self.first)
+        made = self.engine.run_parts(self.task, parts, count, self.batch_size, self.progress, places)
+        return places.spread(made)
 
     def sizes(self) -> Any:
         """Of the parts in which a reader reads ahead."""
@@ -106,7 +175,8 @@ class Call:
 
     def encoded_rows(self, encoded: list[Encoded]) -> list[Array]:
         """The raw output of texts that are tokenised."""
-        return self._run([encoded], len(encoded))
+        kept, places = self.once(encoded)
+        return self.rows_of([kept], len(kept), places)
 
     def texts(self) -> Texts:
         """The reader of texts, for answers that are parts of a text.
@@ -120,9 +190,15 @@ class Call:
             raise self.reader.no_text()
         return self.reader
 
-    def _parts(self, listed: list[Any], options: dict[str, Any]) -> Iterator[Sequence[Request]]:
-        sizes = self.engine.sizes(self.task)
-        return self.reader.ahead(listed, first=self.first, sizes=sizes, truncate=self.truncate, **options)
+    def _parts(
+        self, listed: list[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
+    ) -> Iterator[Sequence[Request]]:
+        sizes = self.engine.sizes(*(tasks or (self.task,)))
+        return self.reader.ahead(listed, places=places, sizes=sizes, truncate=self.truncate, **options)
 
-    def _run(self, parts: Iterable[Sequence[Request]], count: int) -> list[Array]:
-        return self.engine.run_parts(self.task, parts, count, self.batch_size, self.progress, self.first)
+
+def kept(parts: Iterable[Sequence[Request]], requests: list[Request]) -> Iterator[Sequence[Request]]:
+    """The parts as they come, each request of which is added to `requests`."""
+    for part in parts:
+        requests += part
+        yield part

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.ir import Interaction
-from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
+from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
 from headrace.runtime.tasks.records import shortest
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prompts import one_prompt, side_prompt
@@ -34,13 +34,14 @@ def multi_embed(
     chosen = one_prompt(call.program, prompt, prompt_name)
     reader = call.texts().limited(length_of(rules, side), f"the model's {side} length")
     listed = call.drawn(texts)
+    kept, places = call.once(listed)
     read = reader.ahead(
-        listed, truncate=call.truncate, first=call.first, sizes=call.sizes(),
+        kept, truncate=call.truncate, places=places, sizes=call.sizes(),
         prompt=side_prompt(call.program, side) if chosen is None else chosen,
     )  # fmt: skip
     scoring: list[NDArray[np.bool_]] = []
-    rows = call.rows_of(_filled(read, rules, side, scoring), len(listed))
-    return [np.asarray(one)[kept] for one, kept in zip(rows, scoring, strict=True)]
+    rows = call.rows_of(_filled(read, rules, side, scoring), len(kept), places)
+    return [np.asarray(one)[scored] for one, scored in zip(rows, places.spread(scoring), strict=True)]
 
 
 def length_of(rules: Interaction, side: str) -> int | None:
@@ -66,7 +67,7 @@ def _filled(
 
 def scores(ids: NDArray[np.int64], rules: Interaction, side: str) -> NDArray[np.bool_]:
     """Which tokens of a text score."""
-    kept = np.ones(len(ids), np.bool_)
+    kept = np.arange(len(ids)) >= rules.begins
     if rules.skipped and side in rules.skips_in:
         kept &= ~np.isin(ids, rules.skipped)
     if rules.kept and side == DOCUMENT:
@@ -74,9 +75,26 @@ def scores(ids: NDArray[np.int64], rules: Interaction, side: str) -> NDArray[np.
     return kept
 
 
+def each(call: Call) -> Each:
+    """A document's vectors, where documents are read as any other text is.
+
+    Raises:
+        InputError: they are not.
+    """
+    rules, text = call.program.facts.interaction or Interaction(), call.program.facts.text
+    if length_of(rules, DOCUMENT) is not None or text.default_prompt or side_prompt(call.program, DOCUMENT):
+        raise InputError(
+            "multi_embed cuts this model's documents to a length of their own, or puts a prompt before them, and "
+            "shares no pass: ask for it alone, by model.multi_embed(...)."
+        )
+    return Each(lambda row, one: row[scores(one.ids, rules, DOCUMENT)])
+
+
 def record(vectors: Floats) -> dict[str, Any]:
     """The vectors of a text as JSON."""
     return {"embeddings": [[shortest(value) for value in vector] for vector in vectors]}
 
 
-TASK = Answering(multi_embed, Command('A vector for each token that scores: {"embeddings": [[...], ...]}.', record))
+TASK = Answering(
+    multi_embed, Command('A vector for each token that scores: {"embeddings": [[...], ...]}.', record), each
+)

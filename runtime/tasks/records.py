@@ -12,7 +12,7 @@ def scored(answer: Any) -> dict[str, Any]:
     """An answer with a score, without digits that float32 does not have."""
     found = asdict(answer)
     found["score"] = shortest(found["score"])
-    if "scores" in found:
+    if found.get("scores") is not None:
         found["scores"] = {label: shortest(score) for label, score in found["scores"].items()}
     return found
 

@@ -10,13 +10,13 @@ from headrace.runtime.tasks.interface import Answering, Command
 
 
 def answering(task: Task) -> Answering:
-    """How a task is answered that this version runs."""
+    """How a task is answered."""
     found: Answering = importlib.import_module(f"headrace.runtime.tasks.{task}").TASK
     return found
 
 
 def commands() -> Iterator[tuple[Task, Answering, Command]]:
     """The tasks that have a command, in order."""
-    for task, rules in TASK_RULES.items():
-        if not rules.lacks and (command := (found := answering(task)).command):
+    for task in TASK_RULES:
+        if command := (found := answering(task)).command:
             yield task, found, command

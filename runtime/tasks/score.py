@@ -10,12 +10,14 @@ from typing import Any
 from headrace.errors import InputError
 from headrace.runtime.tasks.classify import Raw, classified
 from headrace.runtime.tasks.interface import Answering, Call, Prompt, PromptName
+from headrace.runtime.tasks.mapping import Record
+from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts, many
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranked(Record):
     """A document's place in the list that was ranked, its score, and the document itself where it was asked for."""
 
     index: int
@@ -42,6 +44,7 @@ def read_documents(documents: Any, top_k: int | None) -> list[Any]:
     """
     if top_k is not None and not counts(top_k):
         raise InputError(f"top_k is {top_k!r}; an int of 1 and above is accepted.")
+    documents = unpacked(documents, "The documents")
     # Their length is not asked: a nested tensor has none, and says so by an error of its own.
     return list(iter(documents)) if many(documents, "The documents") else [documents]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import InputError, missing_library
-from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
+from headrace.ir import OutputKind
+from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
 from headrace.runtime.tasks.records import shortest
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts
@@ -92,24 +94,52 @@ def sparse_embed(
     max_active: Annotated[int | None, "Keep so many of the largest numbers."] = None,
 ) -> SparseVectors:
     """See `CompiledModel.sparse_embed`."""
-    width = call.lane().program.signature.outputs[0].width
+    call.lane()
     if max_active is not None and not counts(max_active):
         raise InputError(f"max_active is {max_active!r}; an int of 1 and above is accepted.")
-    kept = call.program.facts.active if max_active is None else max_active
-    listed = call.drawn(texts)
-    found: list[SparseVector | None] = [None] * len(listed)
-    for places, rows in call.answered(listed, prompt=one_prompt(call.program, prompt, prompt_name)):
+    made, listed, requests = each(call, max_active), call.drawn(texts), list[Any]()
+    found: list[Any] = [None] * len(listed)
+    chosen = one_prompt(call.program, prompt, prompt_name)
+    for places, (rows,) in call.answered_together((call.task,), listed, requests, prompt=chosen):
         for place, row in zip(places, rows, strict=True):
-            found[place] = largest(np.asarray(row), kept)
-    return joined([one for one in found if one is not None], width)
+            found[place] = made.answer(row, requests[place])
+    joined: SparseVectors = made.join(found)
+    return joined
 
 
-def largest(row: Floats, kept: int | None) -> SparseVector:
-    """The numbers of a vector [width] that are not zero, at most so many of the largest by size."""
+def each(call: Call, max_active: int | None = None) -> Each:
+    """A text's sparse vector, of the model's own numbers or of its tokens' weights."""
+    program = call.program
+    most, left_out = program.facts.active if max_active is None else max_active, program.facts.unweighed
+    if call.engine.kind(call.task) is OutputKind.LEXICAL_WEIGHTS:
+        width = program.signature.vocabulary
+        return Each(
+            lambda row, one: largest(of_tokens(row[:, 0], one.ids, left_out), most), partial(joined, width=width)
+        )
+    return Each(lambda row, _: largest(of_vector(row), most), partial(joined, width=call.width))
+
+
+def of_vector(row: Floats) -> SparseVector:
+    """The numbers of a vector [width] that are not zero."""
     indices = np.flatnonzero(row)
-    if kept is not None and len(indices) > kept:
-        indices = np.sort(indices[np.argsort(-np.abs(row[indices]), kind="stable")[:kept]])
     return SparseVector(indices, row[indices].copy())
+
+
+def of_tokens(weights: Floats, ids: NDArray[np.int64], left_out: Sequence[int]) -> SparseVector:
+    """The greatest weight of each token of a text, of weights [t] and ids [t]; those above zero, some ids left out."""
+    indices, places = np.unique(ids, return_inverse=True)
+    greatest = np.zeros(len(indices), np.float32)
+    np.maximum.at(greatest, places, weights)
+    there = (greatest > 0) & ~np.isin(indices, left_out)
+    return SparseVector(indices[there], greatest[there])
+
+
+def largest(vector: SparseVector, kept: int | None) -> SparseVector:
+    """At most so many of a vector's numbers, the largest by size; None keeps all."""
+    if kept is None or len(vector.indices) <= kept:
+        return vector
+    places = np.sort(np.argsort(-np.abs(vector.weights), kind="stable")[:kept])
+    return SparseVector(vector.indices[places], vector.weights[places])
 
 
 def joined(vectors: Sequence[SparseVector], width: int) -> SparseVectors:
@@ -144,4 +174,4 @@ def record(vector: SparseVector) -> dict[str, Any]:
     return {"indices": vector.indices.tolist(), "weights": [shortest(weight) for weight in vector.weights]}
 
 
-TASK = Answering(sparse_embed, Command('One sparse vector a text: {"indices": [...], "weights": [...]}.', record))
+TASK = Answering(sparse_embed, Command('One sparse vector a text: {"indices": [...], "weights": [...]}.', record), each)

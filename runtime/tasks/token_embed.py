@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.runtime.tasks.interface import Answering, Call, Prompt, PromptName
+from headrace.runtime.tasks.interface import Answering, Call, Each, Prompt, PromptName
 from headrace.runtime.text.prompts import one_prompt
 
 
@@ -19,4 +19,4 @@ def token_embed(
     return call.rows(call.drawn(texts), prompt=one_prompt(call.program, prompt, prompt_name))
 
 
-TASK = Answering(token_embed)
+TASK = Answering(token_embed, each=lambda _: Each(lambda row, _: row.copy()))

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import InputError
-from headrace.ir import Similarity
+from headrace.ir import OutputKind, Program, Similarity
+from headrace.runtime.tasks.sparse_embed import SparseVectors
 from headrace.runtime.text.validate import read_array
 
 Floats = NDArray[np.float32]
 NOWHERE = -1e9
+# What compares texts of many vectors.
+MANY = (Similarity.MAXSIM, Similarity.MEANMAXSIM)
 Doubles = NDArray[np.float64]
 
 
@@ -36,10 +39,25 @@ def similarity(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.COSINE) -
     Raises:
         InputError: vectors of different widths.
     """
-    if by in (Similarity.MAXSIM, Similarity.MEANMAXSIM):
+    if by in MANY:
         return interactions(_several(a), _several(b), by is Similarity.MEANMAXSIM)
     compared: Floats = COMPARED[by](*_compared(a, b)).astype(np.float32)
     return compared
+
+
+def compared_by(program: Program, given: Any) -> Similarity:
+    """What compares a model's answers of that form.
+
+    Where a model makes a vector of a text, and others beside it, those of its tokens are compared by what the facts say
+    of them, and their weights by the products of those of one token.
+    """
+    facts = program.facts
+    if facts.similarity in MANY:
+        return facts.similarity
+    if isinstance(given, SparseVectors) and program.signature.output(OutputKind.LEXICAL_WEIGHTS) is not None:
+        return Similarity.DOT
+    many = isinstance(given, (list, tuple)) and bool(given) and getattr(given[0], "ndim", 0) == 2
+    return facts.interaction.similarity if many and facts.interaction is not None else facts.similarity
 
 
 def maxsim(query: Floats, document: Floats) -> float:
@@ -74,7 +92,7 @@ def similarity_pairwise(a: ArrayLike, b: ArrayLike, by: Similarity = Similarity.
     Raises:
         InputError: vectors of different widths, or another number of them.
     """
-    many = by in (Similarity.MAXSIM, Similarity.MEANMAXSIM)
+    many = by in MANY
     left, right = (_several(a), _several(b)) if many else _compared(a, b)
     if len(left) != len(right):
         raise InputError(f"{len(left)} vectors and {len(right)} make no pairs; as many of each are accepted.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,11 @@ from headrace.ir import Program, Role
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import Sizes, in_parts
-from headrace.runtime.text.tokenizer_keys import TYPES
+from headrace.runtime.text.tokenizer_keys import IDS, TYPES
 from headrace.runtime.text.validate import many, read_array
+
+# Rows of numbers, by their number in messages.
+Rows = Sequence[Any] | Mapping[int, Any]
 
 
 def read_ids(
@@ -30,10 +33,7 @@ def read_ids(
     rows = _listed(token_ids, "token_ids")
     if token_type_ids is None:
         return len(rows), (_checked(program, rows, part, bound) for part in in_parts(map(_size, rows), sizes))
-    if not program.signature.has(Role.TYPES):
-        raise InputError(
-            f"The model takes no {TYPES}; its inputs are {', '.join(program.signature.input_names)}. Leave them out."
-        )
+    _require_types(program)
     types = _listed(token_type_ids, TYPES)
     if len(types) != len(rows):
         raise InputError(
@@ -44,11 +44,56 @@ def read_ids(
     return len(rows), (_typed(program, _checked(program, rows, part, bound), types, part) for part in parts)
 
 
+def are_ids(given: Any) -> bool:
+    """Whether something is meant as the token ids of one request: a sequence of int, or a mapping that names them."""
+    if isinstance(given, Mapping):
+        return IDS in given
+    if isinstance(given, (list, tuple)):
+        return bool(given) and isinstance(given[0], (int, np.integer))
+    kind = getattr(getattr(given, "dtype", None), "kind", None)
+    if kind is None and hasattr(given, "__array__") and not isinstance(given, str):
+        array, _ = read_array(given)
+        return array is not None and array.ndim == 1 and array.dtype.kind in "iu"
+    return kind is not None and kind in "iu" and getattr(given, "ndim", 0) == 1
+
+
+def read_request(program: Program, given: Any, number: int, bound: Bound) -> Encoded:
+    """The request of token ids that `are_ids` knows. They are taken as they are, special tokens and all.
+
+    Args:
+        given: the ids, or a mapping of `input_ids` and perhaps `token_type_ids`.
+        number: the request's, in messages.
+
+    Raises:
+        InputError, InputTooLongError: as of `read_ids`; or a mapping with other keys.
+    """
+    named = dict(given) if isinstance(given, Mapping) else {IDS: given}
+    ids, types = named.pop(IDS), named.pop(TYPES, None)
+    if named:
+        raise InputError(
+            f"Request {number} has {', '.join(map(str, named))}; {IDS} and {TYPES} are accepted, unpadded: every id "
+            "counts as text."
+        )
+    part = range(number, number + 1)
+    encoded = _checked(program, {number: ids}, part, bound)
+    if types is not None:
+        _require_types(program)
+        encoded = _typed(program, encoded, {number: types}, part)
+    return encoded[0]
+
+
 def _listed(rows: Any, name: str) -> Sequence[Any]:
     if not many(rows, name):
         raise InputError(f"{name} is {reprlib.repr(rows)}; a list of requests is accepted, each a sequence of int.")
     # Of an iterator, since a list asks for a length, and nested tensors have none.
     return rows if isinstance(rows, list) else list(iter(rows))
+
+
+def _require_types(program: Program) -> None:
+    if not program.signature.has(Role.TYPES):
+        raise InputError(
+            f"The model takes no {TYPES}; its inputs are {', '.join(program.signature.input_names)}. Leave them out."
+        )
 
 
 def _size(row: Any) -> int:
@@ -58,7 +103,7 @@ def _size(row: Any) -> int:
         return 1  # it is refused when its turn comes
 
 
-def _checked(program: Program, given: Sequence[Any], part: range, bound: Bound) -> list[Encoded]:
+def _checked(program: Program, given: Rows, part: range, bound: Bound) -> list[Encoded]:
     rows = _integers(given, part, "token_ids")
     whole = np.concatenate(rows)
     outside = whole.min() < 0 or whole.max() >= program.signature.vocabulary
@@ -71,7 +116,7 @@ def _checked(program: Program, given: Sequence[Any], part: range, bound: Bound) 
     return [Encoded(row.astype(np.int64, copy=False)) for row in rows]
 
 
-def _typed(program: Program, encoded: list[Encoded], given: Sequence[Any], part: range) -> list[Encoded]:
+def _typed(program: Program, encoded: list[Encoded], given: Rows, part: range) -> list[Encoded]:
     types = _integers(given, part, TYPES)
     last = None if program.signature.token_types is None else program.signature.token_types - 1
     for number, one, row in zip(part, encoded, types, strict=True):
@@ -115,7 +160,7 @@ def require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
         )
 
 
-def _integers(rows: Sequence[Any], part: range, name: str) -> list[NDArray[Any]]:
+def _integers(rows: Rows, part: range, name: str) -> list[NDArray[Any]]:
     arrays = []
     for number in part:
         row = rows[number]

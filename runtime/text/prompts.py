@@ -13,6 +13,12 @@ from headrace.ir import Program
 NAME = re.compile(r"[\w.-]*\w", re.ASCII)
 
 
+class Verbatim(str):
+    """A prompt that is its text, and never a name of the folder's."""
+
+    __slots__ = ()
+
+
 def find_prompt(program: Program, prompt: str | None) -> str:
     """The prompt of a name, or the text itself; None is the folder's default, and "" none.
 
@@ -57,6 +63,9 @@ def side_prompt(program: Program, side: str) -> str:
 
 def _named(program: Program, prompt: str | None) -> str:
     known = dict(program.facts.text.prompts)
+    if isinstance(prompt, Verbatim):
+        require_unicode(prompt, "The prompt")
+        return str(prompt)
     name = program.facts.text.default_prompt if prompt is None else prompt
     if prompt is not None and not isinstance(prompt, str):
         raise InputError(f"prompt is {reprlib.repr(prompt)}; a prompt's name or its text is accepted.")

@@ -12,7 +12,7 @@ from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.fast_tokenizer import as_encoded, own_tokens, read_direct, reads_alike, types_alone
 from headrace.runtime.text.spans import Spans, read_spans
 from headrace.runtime.text.tokenizer_keys import IDS, TYPES
-from headrace.runtime.text.truncation import Piece, kept
+from headrace.runtime.text.truncation import Piece, Strategy, kept
 from headrace.utils.forks import Guard
 
 # So many texts at once are worth finding out whether the tokenizer's library can be asked directly.
@@ -46,11 +46,17 @@ class Reader:
         self._direct: bool | None = False if alone else None  # not known before there are many texts
         self._typed_alone = typed
 
-    def read(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> list[Encoded]:
+    def read(
+        self, pieces: list[Piece], offsets: bool = False, longest: int | None = None,
+        strategy: Strategy = Strategy.LONGEST_FIRST,
+    ) -> list[Encoded]:  # fmt: skip
         """Token ids of each piece, truncated to so many; where its tokens stand, if asked for."""
-        return self.ask(pieces, offsets, longest)()
+        return self.ask(pieces, offsets, longest, strategy)()
 
-    def ask(self, pieces: list[Piece], offsets: bool = False, longest: int | None = None) -> Answer:
+    def ask(
+        self, pieces: list[Piece], offsets: bool = False, longest: int | None = None,
+        strategy: Strategy = Strategy.LONGEST_FIRST,
+    ) -> Answer:  # fmt: skip
         """`read` without what needs Python's lock all the time: that is left to whoever calls what is returned."""
         if not pieces:
             return list
@@ -62,17 +68,29 @@ class Reader:
                     found = read_direct(self._tokenizer, columns, longest)
                     typed, own = self._typed if len(columns) > 1 else self._typed_alone, own_tokens(self._tokenizer)
                     return lambda: as_encoded(found, typed, longest, own)
-        answered = self._called(columns, offsets, longest)
-        return lambda: self._encoded(answered, pieces, offsets, longest)
+        answered = self._called(columns, offsets, longest, strategy)
+        return lambda: self._encoded(answered, pieces, offsets, longest, strategy)
 
-    def _called(self, columns: list[list[str]], offsets: bool, longest: int | None) -> Any:
+    def read_words(self, texts: list[tuple[str, ...]]) -> list[Encoded]:
+        """Token ids of texts that came in words, with where their tokens stand in the words joined by spaces."""
+        if not texts:
+            return []
+        Reader.asked = True
+        columns = [[list(words) for words in texts]]
+        found = self._called(columns, offsets=True, longest=None, strategy=Strategy.LONGEST_FIRST, split=True)
+        return [self._one(found, row, self._spans(found, row, 0, words)) for row, words in enumerate(texts)]
+
+    def _called(
+        self, columns: list[Any], offsets: bool, longest: int | None, strategy: Strategy, split: bool = False
+    ) -> Any:
         with self._guard.lock:
             # Padding and truncation are named each time: a tokenizer's file may bring settings of its own.
             return self._tokenizer(
                 *columns,
                 add_special_tokens=not self._alone,
+                is_split_into_words=split,
                 padding=False,
-                truncation=longest is not None and not self._tokenizer.is_fast,
+                truncation=strategy.value if longest is not None and not self._tokenizer.is_fast else False,
                 max_length=longest,
                 return_attention_mask=False,
                 return_token_type_ids=self._typed,
@@ -81,20 +99,24 @@ class Reader:
                 verbose=False,
             )
 
-    def _encoded(self, found: Any, pieces: list[Piece], offsets: bool, longest: int | None) -> list[Encoded]:
+    def _encoded(
+        self, found: Any, pieces: list[Piece], offsets: bool, longest: int | None, strategy: Strategy
+    ) -> list[Encoded]:
         encoded = []
         for row, piece in enumerate(pieces):
-            ids = np.asarray(found[IDS][row], np.int64)
-            types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
-            one = Encoded(ids, types, self._spans(found, row, piece) if offsets else None)
-            if self._tokenizer.is_fast and longest is not None and len(ids) > longest:
-                one = one.only(kept(found.sequence_ids(row), longest, self._tokenizer.truncation_side))
+            one = self._one(found, row, self._spans(found, row, piece.start) if offsets else None)
+            if self._tokenizer.is_fast and longest is not None and one.length > longest:
+                one = one.only(kept(found.sequence_ids(row), longest, self._tokenizer.truncation_side, strategy))
             encoded.append(one)
         return encoded
 
-    def _spans(self, found: Any, row: int, piece: Piece) -> Spans:
+    def _one(self, found: Any, row: int, spans: Spans | None) -> Encoded:
+        types = np.asarray(found[TYPES][row], np.int64) if self._typed else None
+        return Encoded(np.asarray(found[IDS][row], np.int64), types, spans)
+
+    def _spans(self, found: Any, row: int, start: int, given: tuple[str, ...] = ()) -> Spans:
         with self._guard.lock:
-            return read_spans(self._tokenizer, found, row, piece.start, self.joined)
+            return read_spans(self._tokenizer, found, row, start, self.joined, given)
 
     def joined(self, tokens: list[str]) -> str:
         """Tokens as text."""

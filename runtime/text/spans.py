@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ class Spans:
         unknown: bool [t], words that the vocabulary does not have.
         marked: whether the spelling says that a token continues a word, as WordPiece's ## does.
         join: spells tokens as text.
+        sides: int64 [t], the text of a pair that each belongs to, 0 or 1; -1 for a token that the tokenizer added.
+        words: int64 [t], the word that each token is of: of those given, else of what the tokenizer takes for words;
+            -1 for one that is of none.
+        split: whether the text came in words.
     """
 
     tokens: list[str]
@@ -31,14 +36,20 @@ class Spans:
     unknown: NDArray[np.bool_]
     marked: bool
     join: Callable[[list[str]], str]
+    sides: NDArray[np.int64]
+    words: NDArray[np.int64]
+    split: bool = False
 
     def only(self, places: list[int]) -> Spans:
         """The spans of those tokens alone."""
         tokens, offsets = [self.tokens[place] for place in places], [self.offsets[place] for place in places]
-        return replace(self, tokens=tokens, offsets=offsets, special=self.special[places], unknown=self.unknown[places])
+        arrays = {name: getattr(self, name)[places] for name in ("special", "unknown", "sides", "words")}
+        return replace(self, tokens=tokens, offsets=offsets, **arrays)
 
 
-def read_spans(tokenizer: Any, found: Any, row: int, start: int, join: Callable[[list[str]], str]) -> Spans:
+def read_spans(
+    tokenizer: Any, found: Any, row: int, start: int, join: Callable[[list[str]], str], given: tuple[str, ...] = ()
+) -> Spans:
     """The spans of one row of a tokenizer's answer.
 
     Args:
@@ -46,12 +57,17 @@ def read_spans(tokenizer: Any, found: Any, row: int, start: int, join: Callable[
         found: what it answered, with offsets and the mask of special tokens.
         start: how many characters of the text were cut off before the tokenizer read it.
         join: spells tokens as text.
+        given: the words of a text that came in words, each of which the tokenizer counts characters from anew; offsets
+            are those in the words with a space between each two.
     """
     ids = found[IDS][row]
     special = np.asarray(found["special_tokens_mask"][row], np.bool_)
+    words = np.asarray([-1 if word is None else word for word in found.word_ids(row)], np.int64)
+    before = [0, *accumulate(len(word) + 1 for word in given)]
+    starts = np.asarray([before[word] for word in words]) if given else np.full(len(ids), start)
     offsets = [
-        (0, 0) if added else (a + start, b + start)
-        for added, (a, b) in zip(special, found["offset_mapping"][row], strict=True)
+        (0, 0) if added else (a + int(first), b + int(first))
+        for added, first, (a, b) in zip(special, starts, found["offset_mapping"][row], strict=True)
     ]
     return Spans(
         tokens=tokenizer.convert_ids_to_tokens(ids),
@@ -60,4 +76,7 @@ def read_spans(tokenizer: Any, found: Any, row: int, start: int, join: Callable[
         unknown=np.asarray([token == tokenizer.unk_token_id for token in ids], np.bool_),
         marked=bool(getattr(tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)),
         join=join,
+        sides=np.asarray([-1 if side is None else side for side in found.sequence_ids(row)], np.int64),
+        words=words,
+        split=bool(given),
     )

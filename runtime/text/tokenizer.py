@@ -16,16 +16,29 @@ from tokenizers import normalizers
 
 from headrace.errors import InputError, InputTooLongError, warn
 from headrace.ir import Program, Role
+from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.text.bounds import Bound, find_bound
 from headrace.runtime.text.chat import Chat, common_end
+from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.encoded import Encoded
-from headrace.runtime.text.ids import read_ids, require_marker
+from headrace.runtime.text.ids import are_ids, read_ids, read_request, require_marker
 from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.reader import Reader
 from headrace.runtime.text.tokenizer_keys import TYPES
-from headrace.runtime.text.truncation import Piece, about, clip, first_size, grown
-from headrace.runtime.text.validate import many, require_choice
+from headrace.runtime.text.truncation import (
+    Piece,
+    Strategy,
+    about,
+    clip,
+    first_size,
+    giving,
+    grown,
+    kept,
+    read_truncate,
+)
+from headrace.runtime.text.validate import many, require_words
+from headrace.runtime.text.windows import Window, cut
 
 
 @dataclass(frozen=True)
@@ -33,31 +46,43 @@ class Reading:
     """How texts are read.
 
     Attributes:
-        cuts: whether longer ones are truncated.
+        cuts: how longer ones are truncated, None where they are refused.
         pairs: whether they are pairs.
-        before: the prompt that goes before each.
+        before: the prompt that goes before each; `prompted` where the caller named one.
         offsets: whether to say where the tokens stand.
+        places: where they stand in the caller's list.
     """
 
-    cuts: bool
+    cuts: Strategy | None
     pairs: bool
     before: str
+    prompted: bool
     offsets: bool
+    places: Places
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the texts that are read.
+    """Some of the requests that are read.
 
     Attributes:
-        first: the number of the first in messages.
+        numbers: each text's, in messages.
         requests: each text, or the two of each pair.
         pieces: what the tokenizer reads of each.
+        given: the requests that came as token ids, by their place among all of the part.
     """
 
-    first: int
+    numbers: list[int]
     requests: list[tuple[str, ...]]
     pieces: list[Piece]
+    given: dict[int, Encoded]
+
+    def whole(self, texts: list[Encoded]) -> list[Encoded]:
+        """The texts, and in their places the requests that came as token ids."""
+        if not self.given:
+            return texts
+        coming = iter(texts)
+        return [self.given.get(i) or next(coming) for i in range(len(texts) + len(self.given))]
 
 
 class Texts:
@@ -80,7 +105,7 @@ class Texts:
             raise InputError(f"tokenizer is {reprlib.repr(tokenizer)}; a tokenizer of transformers is accepted.")
         self._program = program
         self._tokenizer = tokenizer
-        self._bound = find_bound(tokenizer, program, max_length, token_budget)
+        self._bound, self._budget = find_bound(tokenizer, program, max_length, token_budget), token_budget
         self._lower = program.facts.text.lower_case and tokenizer is not None
         if self._lower and tokenizer.is_fast:
             self._tokenizer, self._lower = _lower_casing(tokenizer), False
@@ -100,7 +125,8 @@ class Texts:
             InputError: a mapping, a set or a table, whose texts have no place that an answer could take; or two texts
                 in a tuple, which could be one pair or two texts, of a task that takes pairs.
         """
-        if not many(texts, "The texts"):
+        texts = unpacked(texts, "The texts")
+        if not many(texts, "The texts") or are_ids(texts):
             return iter([texts])
         if pairs and isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(one, str) for one in texts):
             raise InputError(
@@ -109,6 +135,16 @@ class Texts:
             )
         return iter(texts)
 
+    def bounded(self, max_length: int) -> Texts:
+        """The same reader, of texts of at most so many tokens, over what the folder or its maker says.
+
+        Raises:
+            InputError: a limit below one, or above what the model can read.
+        """
+        made = copy.copy(self)
+        vars(made).update(_bound=find_bound(self._tokenizer, self._program, max_length, self._budget))
+        return made
+
     def limited(self, length: int | None, why: str) -> Texts:
         """The same reader, of texts of at most so many tokens where that is fewer."""
         if length is None or (self._bound.length is not None and self._bound.length <= length):
@@ -116,6 +152,11 @@ class Texts:
         made = copy.copy(self)
         vars(made).update(_bound=Bound(length, why))
         return made
+
+    @property
+    def length(self) -> int | None:
+        """The tokens of a text at most."""
+        return self._bound.length
 
     def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
         """The requests of a call on token ids; see `read_ids`."""
@@ -134,22 +175,24 @@ class Texts:
         self,
         texts: Sequence[Any],
         *,
-        truncate: bool | None,
+        truncate: bool | str | None,
         pairs: bool = False,
         prompt: str | None = None,
         offsets: bool = False,
-        first: int = 0,
+        places: Places = IN_ORDER,
         sizes: Sizes = PACKED,
     ) -> Iterator[list[Encoded]]:
         """Token ids of each text, or of each pair of texts, in parts: the next are read while one is used.
 
         Args:
-            texts: str, or pairs of str where `pairs` is set. White space stays as it is.
-            truncate: whether to cut longer texts to the bound; None does where the model's folder says so, and warns.
+            texts: str, or pairs of str where `pairs` is set. White space stays as it is. Or token ids, which are
+                taken as they are: no prompt goes before them, and none are truncated.
+            truncate: whether to cut longer texts to the bound, or by which `Strategy` those of pairs; None does where
+                the model's folder says so, and warns.
             prompt: a prompt's name in the folder, or its text; None takes the folder's default, "" none. It goes
                 before the text, or before the first text of a pair.
             offsets: whether to say where the tokens stand in the text.
-            first: the number of the first text in messages.
+            places: where the texts stand in the caller's list.
             sizes: of the parts.
 
         Raises:
@@ -158,44 +201,119 @@ class Texts:
         """
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         _require(self._tokenizer, offsets)
-        require_choice("truncate", truncate)
-        cuts = self._program.facts.text.truncates if truncate is None else bool(truncate)
-        reading = Reading(cuts, pairs, "" if offsets else find_prompt(self._program, prompt), offsets)
+        cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs)
+        before = "" if offsets else find_prompt(self._program, prompt)
+        reading = Reading(cuts, pairs, before, bool(prompt), offsets, places)
         most = None if self._bound.length is None else first_size(self._bound.length)
 
         # What truncates in one go says how much it took away; of pairs, few have to be truncated.
-        at_once = self._bound.length if cuts and self._tokenizer.is_fast and not pairs else None
-        places = in_parts((about(text, most) for text in texts), sizes)
-        parts = (self._part(texts[place.start : place.stop], reading, first + place.start) for place in places)
-        cut = list[int]()
+        at_once = self._bound.length if cuts is not None and self._tokenizer.is_fast and not pairs else None
+        parts = (self._part(texts, span, reading) for span in in_parts((about(text, most) for text in texts), sizes))
+        shortened, read = list[int](), 0
         for part, answer in made_ahead(parts, lambda part: self._reader.ask(part.pieces, offsets, at_once)):
-            encoded = self._finished(part, answer(), reading, at_once)
-            cut += [number for number, one in enumerate(encoded, part.first) if one.lost]
+            encoded = part.whole(self._finished(part, answer(), reading, at_once))
+            shortened += [request for request, one in enumerate(encoded, read) if one.lost]
+            read += len(encoded)
             yield encoded
-        if truncate is None and cut:
-            self._warn_of_cuts(cut, len(texts))
+        if truncate is None and shortened:
+            self.warn_of_cuts(shortened, len(texts), places)
 
-    def _part(self, texts: Sequence[Any], reading: Reading, first: int) -> Part:
+    def whole(self, texts: Sequence[Any], *, pairs: bool = False, first: int = 0) -> list[Encoded]:
+        """Token ids of each text however long, with where its tokens stand in it.
+
+        Args:
+            texts: str, or pairs of str where `pairs` is set; or each a list of words, whose tokens' places are those
+                in the words with a space between each two.
+            first: the number of the first text in messages.
+
+        Raises:
+            InputError: something that is no text, some texts in words and some not, or a tokenizer that does not say
+                where tokens stand.
+        """
+        _require(self._tokenizer, offsets=True)
+        if not pairs and any(isinstance(text, (list, tuple)) for text in texts):
+            return self._reader.read_words([require_words(text, number) for number, text in enumerate(texts, first)])
+        reading = Reading(None, pairs, before="", prompted=False, offsets=True, places=Places(first))
         requests = [self._request(text, reading, number) for number, text in enumerate(texts, first)]
+        return self._reader.read([Piece(parts) for parts in requests], offsets=True)
+
+    def fitted(self, whole: Sequence[Encoded], *, truncate: bool | str | None, first: int = 0) -> list[Encoded]:
+        """What `whole` gave, within the bound; arguments and errors as of `ahead`."""
+        cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs=False)
+        longest, found = self._bound.length, list(whole)
+        over = [i for i, one in enumerate(found) if longest is not None and one.length > longest]
+        if over and cuts is None:
+            numbers = list(range(first, first + len(found)))
+            raise self._too_long(over, Part(numbers, [], [Piece(())] * len(found), {}), found)
+        for i in over:
+            spans = found[i].spans
+            assert spans is not None
+            sides = [None if side < 0 else side for side in spans.sides.tolist()]
+            found[i] = found[i].only(kept(sides, longest or 0, self._tokenizer.truncation_side))
+        for number, one in enumerate(found, first):
+            self._check(one, number, None)
+        if over and truncate is None:
+            self.warn_of_cuts(over, len(found), Places(first))
+        return found
+
+    def windows(self, whole: Encoded, stride: int, *, side: int = 0, first: int = 0) -> list[Window]:
+        """What `whole` gave of one text, in windows within the bound that share so many tokens with the next.
+
+        Args:
+            side: which text of a pair is cut.
+            first: the text's number in messages.
+        """
+        found = cut(whole, self._bound, stride, side, backwards=self._tokenizer.truncation_side == "left")
+        for window in found:
+            self._check(window.encoded, first, None)
+        return found
+
+    def _part(self, texts: Sequence[Any], span: range, reading: Reading) -> Part:
+        numbers, requests, given = [], [], dict[int, Encoded]()
+        for place, request in enumerate(span):
+            number = reading.places.number(request)
+            if are_ids(texts[request]):
+                given[place] = self._given(texts[request], reading, number)
+            else:
+                numbers.append(number)
+                requests.append(self._request(texts[request], reading, number))
         longest, side = self._bound.length, self._tokenizer.truncation_side
         if longest is None:
-            return Part(first, requests, [Piece(parts) for parts in requests])
-        return Part(first, requests, [clip(parts, first_size(longest), side) for parts in requests])
+            return Part(numbers, requests, [Piece(parts) for parts in requests], given)
+        strategy = reading.cuts or Strategy.LONGEST_FIRST
+        pieces = [clip(parts, first_size(longest), side, strategy) for parts in requests]
+        return Part(numbers, requests, pieces, given)
+
+    def _given(self, ids: Any, reading: Reading, number: int) -> Encoded:
+        """A request that came as token ids."""
+        if reading.offsets:
+            raise InputError(
+                f"Request {number} is token ids, and the answer is parts of a text. Pass the text, or call the model "
+                "itself on the ids, for its logits."
+            )
+        if reading.prompted:
+            raise InputError(
+                f"Request {number} is token ids, which are taken as they are: no prompt goes before them. Put its ids "
+                "before them, or pass the text."
+            )
+        return read_request(self._program, ids, number, self._bound)
 
     def _finished(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> list[Encoded]:
         """The requests of a part, of what its pieces were read as: each whole or truncated, and checked."""
         bound, offsets = self._bound.length, reading.offsets
-        self._lengthen(part, encoded, offsets, at_once)
+        self._lengthen(part, encoded, reading, at_once)
         over = [i for i, one in enumerate(encoded) if bound is not None and len(one.ids) > bound]
-        if over and not reading.cuts:
+        if over and reading.cuts is None:
             raise self._too_long(over, part, encoded)
-        for i, one in zip(over, self._reader.read([part.pieces[i] for i in over], offsets, bound), strict=True):
+        strategy = reading.cuts or Strategy.LONGEST_FIRST
+        read = self._reader.read([part.pieces[i] for i in over], offsets, bound, strategy)
+        for i, one in zip(over, read, strict=True):
             encoded[i] = one if one.lost else replace(one, lost=len(encoded[i].ids) - len(one.ids))
-        if self._chat is not None and self._chat.restores and reading.cuts:
+        if self._chat is not None and self._chat.restores and reading.cuts is not None:
             self._restore(self._chat, encoded, reading)
         if not self._surely_fit(encoded):
-            for number, one in enumerate(encoded, part.first):
-                self._check(one, number)
+            for number, one in zip(part.numbers, encoded, strict=True):
+                self._check(one, number, reading.cuts)
         filling = self._program.facts.filling
         return encoded if filling is None else [one.filled(filling) for one in encoded]
 
@@ -204,7 +322,7 @@ class Texts:
         for part in parts:
             if not isinstance(part, str) or len(parts) != 1 + reading.pairs:
                 wanted = "a pair of two str" if reading.pairs else "a str"
-                raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted.")
+                raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted, or token ids.")
             if not part.isascii():
                 require_unicode(part, f"Text {number}")
         if self._chat is not None:
@@ -213,11 +331,12 @@ class Texts:
             parts = (reading.before + parts[0], *parts[1:])
         return tuple(part.lower() for part in parts) if self._lower else parts
 
-    def _lengthen(self, part: Part, encoded: list[Encoded], offsets: bool, at_once: int | None) -> None:
+    def _lengthen(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> None:
         """Read more of each text whose piece does not surely have more tokens than the bound."""
-        pieces, longest = part.pieces, self._bound.length
+        pieces, longest, offsets = part.pieces, self._bound.length, reading.offsets
+        strategy = reading.cuts or Strategy.LONGEST_FIRST
         sizes = {i: first_size(longest or 0) for i, piece in enumerate(pieces) if piece.spare is not None}
-        others = self._others(part, list(sizes))
+        others = self._others(part, list(sizes), strategy)
 
         def needed(i: int) -> int:
             return 0 if (spare := pieces[i].spare) is None else (longest or 0) + spare + 2 * others.get(i, 0)
@@ -225,18 +344,18 @@ class Texts:
         while short := [i for i in sizes if encoded[i].whole < needed(i)]:
             for i in short:
                 sizes[i] = grown(sizes[i], encoded[i].whole, needed(i))
-                pieces[i] = clip(part.requests[i], sizes[i], self._tokenizer.truncation_side)
+                pieces[i] = clip(part.requests[i], sizes[i], self._tokenizer.truncation_side, strategy)
             for i, again in zip(short, self._reader.read([pieces[i] for i in short], offsets, at_once), strict=True):
                 encoded[i] = again
 
-    def _others(self, part: Part, clipped: list[int]) -> dict[int, int]:
+    def _others(self, part: Part, clipped: list[int], strategy: Strategy) -> dict[int, int]:
         """For each pair with a clipped text, the tokens of its other text.
 
         How a pair is truncated depends on which text has more tokens: the clipped one must go on having more.
         """
         pairs = [i for i in clipped if len(part.pieces[i].parts) > 1]
-        # Of two texts of one length, the first is clipped.
-        encoded = self._reader.read([Piece((min(reversed(part.requests[i]), key=len),)) for i in pairs])
+        texts = [part.requests[i] for i in pairs]
+        encoded = self._reader.read([Piece((parts[1 - giving(parts, strategy)],)) for parts in texts])
         return {i: len(one.ids) for i, one in zip(pairs, encoded, strict=True)}
 
     def _too_long(self, over: list[int], part: Part, encoded: list[Encoded]) -> InputTooLongError:
@@ -244,14 +363,16 @@ class Texts:
         has = count if spare is None else f"more than {count - spare}"
         others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
         return InputTooLongError(
-            f"Text {part.first + over[0]} has {has} tokens; at most {self._bound.length} are accepted "
+            f"Text {part.numbers[over[0]]} has {has} tokens; at most {self._bound.length} are accepted "
             f"({self._bound.why}){others}. Shorten or split it, or pass truncate=True."
         )
 
-    def _warn_of_cuts(self, cut: list[int], total: int) -> None:
+    def warn_of_cuts(self, shortened: list[int], total: int, places: Places) -> None:
+        """Say which of so many requests were truncated though nobody asked for it."""
         warn(
-            f"{len(cut)} of {total} texts, the first of them text {cut[0]}, were truncated to {self._bound.length} "
-            f"tokens ({self._bound.why}). Pass truncate=True to accept that, or truncate=False to refuse them."
+            f"{places.count(shortened)} of {places.count(range(total))} texts, the first of them text "
+            f"{places.number(shortened[0])}, were truncated to {self._bound.length} tokens ({self._bound.why}). Pass "
+            "truncate=True to accept that, or truncate=False to refuse them."
         )
 
     def _restore(self, chat: Chat, encoded: list[Encoded], reading: Reading) -> None:
@@ -276,14 +397,20 @@ class Texts:
             return False
         return int(np.concatenate([one.ids for one in encoded]).max()) < self._program.signature.vocabulary
 
-    def _check(self, one: Encoded, number: int) -> None:
+    def _check(self, one: Encoded, number: int, cuts: Strategy | None) -> None:
         longest, vocabulary = self._bound.length, self._program.signature.vocabulary
         if not one.ids.size:
             raise InputError(
                 f"Text {number} has no tokens: the tokenizer makes none of it and adds no special tokens. Leave it out."
             )
+        over = longest is not None and len(one.ids) > longest
+        if over and cuts not in (None, Strategy.LONGEST_FIRST):
+            raise InputTooLongError(
+                f"Text {number} has {len(one.ids)} tokens with none left of the text that {cuts} truncates; at "
+                f"most {longest} are accepted ({self._bound.why}). Shorten its other text, or pass truncate=True."
+            )
         # The tokenizer's own tokens stay, whatever the bound.
-        if longest is not None and len(one.ids) > longest:
+        if over:
             raise InputTooLongError(
                 f"At most {longest} tokens are accepted ({self._bound.why}), which leaves no room beside those that "
                 "the tokenizer adds. Raise that limit."

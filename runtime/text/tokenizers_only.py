@@ -25,6 +25,8 @@ class TokenizerFacts:
     """What a tokenizer's file does not say of its use, or says in ways that only transformers reads.
 
     Attributes:
+        cls_token: the one that stands for a whole text.
+        padding_side: "right" or "left"; a question goes before its context where padding would not.
         tidies: whether spaces before punctuation are taken out of what ids decode to.
     """
 
@@ -33,6 +35,8 @@ class TokenizerFacts:
     truncation_side: str
     unk_token: str | None
     mask_token: str | None
+    cls_token: str | None = None
+    padding_side: str = "right"
     tidies: bool = False
 
 
@@ -47,6 +51,11 @@ class Found(dict[str, list[Any]]):
     def sequence_ids(self, row: int) -> list[int | None]:
         """For each token the text of a pair that it belongs to, None for the tokenizer's own."""
         found: list[int | None] = self._encodings[row].sequence_ids
+        return found
+
+    def word_ids(self, row: int) -> list[int | None]:
+        """For each token the word that it is of, None for the tokenizer's own."""
+        found: list[int | None] = self._encodings[row].word_ids
         return found
 
 
@@ -72,20 +81,28 @@ class PlainTokenizer:
         self.model_max_length, self.truncation_side = facts.model_max_length, facts.truncation_side
         self.mask_token = facts.mask_token
         self.clean_up_tokenization_spaces = facts.tidies
+        self.cls_token_id, self.padding_side = self._id(facts.cls_token), facts.padding_side
         self.unk_token_id, self.mask_token_id = self._id(facts.unk_token), self._id(facts.mask_token)
 
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self.backend_tokenizer.token_to_id(token)
 
     def __call__(
-        self, texts: list[str], pairs: list[str] | None = None, *, add_special_tokens: bool = True, **_options: Any
+        self, texts: list[Any], pairs: list[str] | None = None, *, add_special_tokens: bool = True,
+        is_split_into_words: bool = False, **_options: Any,
     ) -> Found:  # fmt: skip
-        """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded."""
+        """Token ids of each text, or of each text and the one of `pairs` at its place, whole and unpadded.
+
+        Args:
+            is_split_into_words: whether each text is a list of words.
+        """
         given: list[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
         # Files bring settings of their own, and whoever asks the library directly leaves some behind.
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.no_truncation()
-        encodings = self.backend_tokenizer.encode_batch(given, add_special_tokens=add_special_tokens)
+        encodings = self.backend_tokenizer.encode_batch(
+            given, is_pretokenized=is_split_into_words, add_special_tokens=add_special_tokens
+        )
         return Found(
             encodings,
             input_ids=[one.ids for one in encodings],
@@ -135,6 +152,8 @@ def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
         truncation_side=tokenizer.truncation_side,
         unk_token=tokenizer.unk_token,
         mask_token=tokenizer.mask_token,
+        cls_token=getattr(tokenizer, "cls_token", None),
+        padding_side=tokenizer.padding_side,
     )
     # transformers leaves the spaces of some that ask for that, by their model.
     plains = [PlainTokenizer(folder, replace(read, tidies=tidies)) for tidies in (False, True)]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
+from headrace.runtime.text.prompts import require_unicode
 
 
 def many(given: Any, name: str) -> bool:
@@ -34,6 +35,21 @@ def many(given: Any, name: str) -> bool:
         )
     # An array without axes says that it is iterable, and is not.
     return isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) != 0
+
+
+def require_words(text: Any, number: int) -> tuple[str, ...]:
+    """The words of a text that came in words.
+
+    Raises:
+        InputError: it is no list of str.
+    """
+    if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
+        raise InputError(
+            f"Text {number} is {reprlib.repr(text)}; in one call every text is a str, or every text is a list of words."
+        )
+    for word in text:
+        require_unicode(word, f"Text {number}")
+    return tuple(text)
 
 
 def _gives_keys(given: Any) -> bool:

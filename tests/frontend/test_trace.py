@@ -23,7 +23,8 @@ OUTPUTS = [
     ("modernbert", "AutoModelForTokenClassification", [(OutputKind.TOKEN_LOGITS, 5)]),
     ("roberta", "AutoModelForSequenceClassification", [(OutputKind.SEQUENCE_LOGITS, 3), (HIDDEN, 32)]),
     ("qwen2-mixed-window", "AutoModelForCausalLM", [(OutputKind.VOCABULARY_LOGITS, 96), (HIDDEN, 32), (EMBEDDING, 32)]),
-    ("bert", "AutoModelForQuestionAnswering", [(OutputKind.RAW, 2), (HIDDEN, 32)]),
+    ("bert", "AutoModelForQuestionAnswering", [(OutputKind.SPAN_LOGITS, 2)]),
+    ("bert", "AutoModelForMultipleChoice", [(OutputKind.SEQUENCE_LOGITS, 1), (HIDDEN, 32)]),
 ]
 
 

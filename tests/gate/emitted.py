@@ -70,6 +70,8 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     traced = next(node.meta["val"].fake_mode for node in exported.graph.nodes if hasattr(node.meta["val"], "fake_mode"))
     exported._state_dict = {name: _fake(traced, weight) for name, weight in exported.state_dict.items()}
     exported._constants = {name: _fake(traced, value) for name, value in exported.constants.items()}
+    # Weights without data are nobody's to compare and share.
+    device.MOVED[device.DEVICE] = lambda weight: torch.nn.Parameter(weight.to(device.DEVICE), requires_grad=False)
     with traced:
         moved = program.with_(exported=device.on_device(program.graph))
         if program.form.layout is Layout.PACKED:

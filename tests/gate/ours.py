@@ -11,8 +11,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from headrace.backends.gpu.architecture import Architecture
 from headrace.backends.kernels import tuning
 from headrace.backends.kernels.attention import op as kernel
-from headrace.backends.kernels.attention import tiles
+from headrace.backends.kernels.attention import paged, tiles
 from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
+from headrace.backends.kernels.attention.paged_kernel import attend_paged
 from headrace.backends.kernels.compile import cross_compile, machine_code
 from headrace.backends.kernels.compile.launches import Launch, Recorder
 from headrace.backends.kernels.linear_activation.kernel import activate_rows, multiply_activate
@@ -22,6 +23,7 @@ from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.quantized_activation.op import round_activation, round_rows
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.ir import PoolKind
+from tests.backends.kernels import test_paged
 from tests.backends.kernels.test_attention import CASES, Case, inputs
 from tests.gate import rows
 
@@ -34,6 +36,10 @@ FORMS = (
 # float32 by head size: its tiles are the ones that spill.
 WIDE = ("bidirectional", "grouped", "256", "everything")
 ATTENTIONS = (*((name, BF16) for name in FORMS), ("bidirectional", FP16), *((name, FP32) for name in WIDE))
+PAGED = (
+    *((name, BF16) for name in ("causal", "one key head", "window", "chunked", "relative", "everything")),
+    *((name, FP32) for name in ("causal", "everything")),
+)
 # No shape of blocks that was tried keeps float32 heads of 256 in an RDNA thread's 256 registers; these spill least.
 SPILLING = (("gfx1", "attend_tiles 256, float32", 128),)
 
@@ -44,6 +50,11 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
         launch = attention(CASES[name], dtype, architecture)
         multiplies = str(dtype).removeprefix("torch.")
         yield _row(launch, f"attend_tiles {name}, {multiplies}", architecture, multiplies)
+    for name, dtype in PAGED:
+        multiplies = str(dtype).removeprefix("torch.")
+        for launch in paged_attention(test_paged.CASES[name], dtype, architecture):
+            attends = launch.kernel is attend_paged
+            yield _row(launch, f"{launch.name} {name}, {multiplies}", architecture, multiplies if attends else None)
     for name, launch in others():
         yield _row(launch, name, architecture, None)
     if architecture.name in tuning.PRODUCTS:
@@ -70,11 +81,33 @@ def attention(
     return _launch(attend_tiles, recorder)
 
 
+def paged_attention(case: test_paged.Case, dtype: torch.dtype, architecture: Architecture) -> Iterator[Launch]:
+    """What a step over paged caches launches there."""
+    given = test_paged.inputs(case, dtype)
+    form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
+    tuned = paged.paged_tuning(given.q, given.v_cache, architecture.name)
+    rows_ = kernel.tile_rows(given.q, given.k_cache[0], tuned)
+    made = kernel.listed(given.cu_seqlens, given.q.shape[0], rows_, Recorder(), named=True)
+    recorders = [Recorder() for _ in paged.Kernels()]
+    kernels = paged.Kernels(*recorders)
+    if given.k is not None and given.v is not None:
+        paged.written(given.k, given.v, given.k_cache, given.v_cache, given.slots, kernels)
+    paged.attended(
+        given.q, given.k_cache, given.v_cache, given.blocks, given.context, made, tuned, form, given.sinks, given.bias,
+        kernels,
+    )  # fmt: skip
+    for function, recorder in zip(paged.Kernels(), recorders, strict=True):
+        for arguments, constants in recorder.launched:
+            yield Launch(function, arguments, constants, ())
+
+
 def others() -> Iterator[tuple[str, Launch]]:
     """The kernels that multiply no matrices."""
     with FakeTensorMode():
         offsets = torch.empty(34, dtype=torch.int32)
         yield "list_tiles", _recorded(list_tiles, lambda k: kernel.listed(offsets, 4096, 64, k))
+        named = _recorded(list_tiles, lambda k: kernel.listed(offsets, 4096, 64, k, named=True))
+        yield "list_tiles named", named
         for kind in (PoolKind.MEAN, PoolKind.MAX, PoolKind.WEIGHTED_MEAN, PoolKind.LAST):
             hidden = torch.empty(1, 4096, 768, dtype=BF16)
             made = _recorded(reduce_sequences, lambda k, h=hidden, n=kind: reduced(h, offsets, n.value, k))

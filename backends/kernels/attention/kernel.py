@@ -41,16 +41,15 @@ def biased(
 
 @triton.jit
 def attend_block(
-    acc, top, total, q, k_base, v_base, start, end, rows, first, last, k_t, v_t, bias,
+    acc, top, total, q, k_base, v_base, keys, places, end, rows, first, last, k_t, v_t, bias,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr,
-    DV_PAD: tl.constexpr, BLOCK_N: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
+    DV_PAD: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One step of the online softmax: the keys `start..start + BLOCK_N`, zeros past `end`, where others' lie."""
-    keys = start + tl.arange(0, BLOCK_N)
+    """One step of the online softmax: some keys and the places where they lie; zeros past `end`, where others' do."""
     d = tl.arange(0, D_PAD)
     dv = tl.arange(0, DV_PAD)
-    k_at = k_base + keys[None, :] * k_t + d[:, None]
-    v_at = v_base + keys[:, None] * v_t + dv[None, :]
+    k_at = k_base + places[None, :] * k_t + d[:, None]
+    v_at = v_base + places[:, None] * v_t + dv[None, :]
     if MASKED:
         k = tl.load(k_at, mask=(keys[None, :] < end) & (d[:, None] < D), other=0.0)
         v = tl.load(v_at, mask=(keys[:, None] < end) & (dv[None, :] < DV), other=0.0)
@@ -147,15 +146,17 @@ def attend_tiles(
         whole = tl.maximum((inner_hi - lo) // BLOCK_N - ahead, 0)
         masked -= whole
         for index in range(0, whole):
+            keys = lo + (ahead + index) * BLOCK_N + tl.arange(0, BLOCK_N)
             acc, top, total = attend_block(
-                acc, top, total, q, k_base, v_base, lo + (ahead + index) * BLOCK_N, hi, rows, first, last,
-                k_t, v_t, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BLOCK_N, BIAS, REACH, False,
+                acc, top, total, q, k_base, v_base, keys, keys, hi, rows, first, last,
+                k_t, v_t, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BIAS, REACH, False,
             )  # fmt: skip
     for index in range(0, masked):
         block = index + tl.where(index >= ahead, whole, 0) if SPLIT else index
+        keys = lo + block * BLOCK_N + tl.arange(0, BLOCK_N)
         acc, top, total = attend_block(
-            acc, top, total, q, k_base, v_base, lo + block * BLOCK_N, hi, rows, first, last,
-            k_t, v_t, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BLOCK_N, BIAS, REACH, True,
+            acc, top, total, q, k_base, v_base, keys, keys, hi, rows, first, last,
+            k_t, v_t, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BIAS, REACH, True,
         )  # fmt: skip
 
     acc = acc * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]
@@ -164,7 +165,9 @@ def attend_tiles(
 
 
 @triton.jit
-def list_tiles(CU_SEQLENS, TILES, n, tokens, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+def list_tiles(
+    CU_SEQLENS, TILES, n, tokens, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, NAMED: tl.constexpr
+):  # fmt: skip
     """`tiles.spread` in one launch: BLOCK tiles, each of which counts the sequences whose tiles come before it."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     sequence = tl.zeros([BLOCK], tl.int32)
@@ -190,4 +193,4 @@ def list_tiles(CU_SEQLENS, TILES, n, tokens, ROWS: tl.constexpr, BLOCK: tl.const
     tl.store(tile, row, mask=inside)
     tl.store(tile + 1, tl.minimum(row + ROWS, end), mask=inside)
     tl.store(tile + 2, begin, mask=inside)
-    tl.store(tile + 3, stop, mask=inside)
+    tl.store(tile + 3, sequence if NAMED else stop, mask=inside)

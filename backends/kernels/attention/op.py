@@ -26,12 +26,20 @@ class Form(NamedTuple):
     bias_kind: str = BiasKind.NONE
 
 
-def listed(cu_seqlens: Tensor, tokens: int, rows: int, kernel: Any = list_tiles) -> Tensor:
-    """What `tiles.spread` says, made on the device in one launch."""
+def listed(
+    cu_seqlens: Tensor, tokens: int, rows: int, kernel: Any = list_tiles, *, named: bool = False
+) -> Tensor:  # fmt: skip
+    """What `tiles.spread` says, made on the device in one launch.
+
+    Args:
+        named: the last number of a tile is its sequence's, that of tokens past the last one their count.
+    """
     count = tokens // rows + cu_seqlens.shape[0]
     made = cu_seqlens.new_empty((count, 4))
     programs = (count + LISTED - 1) // LISTED
-    kernel[(programs,)](cu_seqlens, made, cu_seqlens.shape[0] - 1, tokens, ROWS=rows, BLOCK=LISTED, CHUNK=256)
+    kernel[(programs,)](
+        cu_seqlens, made, cu_seqlens.shape[0] - 1, tokens, ROWS=rows, BLOCK=LISTED, CHUNK=256, NAMED=named
+    )
     return made
 
 

@@ -1,15 +1,17 @@
-"""What a packed program launches of our kernels, read off its graph by the code that launches them: no GPU needed."""
+"""What a packed or a cached program launches of our kernels, read off its graph: no GPU needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx
 
+from headrace.backends.kernels.attention import paged
 from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
 from headrace.backends.kernels.attention.op import Form, attended, listed
+from headrace.backends.kernels.attention.paged_kernel import attend_paged, join_splits, write_paged
 from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
@@ -18,8 +20,8 @@ from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.rotary.match import ROTATE
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
-from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, POOL_TRITON, TILES
-from headrace.ir import AttentionSpec, Program, Window
+from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, PAGED, PAGED_TILES, POOL_TRITON, TILES
+from headrace.ir import AttentionSpec, MaskKind, Program, Window
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Launch:
     @property
     def multiplies(self) -> bool:
         """Whether the kernel multiplies matrices."""
-        return self.kernel in (attend_tiles, multiply_activate)
+        return self.kernel in (attend_tiles, attend_paged, multiply_activate)
 
     @property
     def name(self) -> str:
@@ -65,7 +67,7 @@ def launches(program: Program, family: str) -> list[Launch]:
     """Every specialisation that the program launches on an architecture, in the order of the first use.
 
     Args:
-        program: packed.
+        program: packed, or cached.
         family: the architecture, as `tuning.family` names it.
     """
     graph = with_kernels(program, family).graph
@@ -74,27 +76,29 @@ def launches(program: Program, family: str) -> list[Launch]:
     for node in graph.nodes:
         if node.target not in LAUNCHERS:
             continue
-        attention = (next(left),) if node.target is ATTENTION_TRITON else ()
-        made = launch_of(node, attention)
-        key = specialisation(made)
-        if (before := found.get(key)) is not None:
-            made = Launch(
-                made.kernel, made.arguments, made.constants, before.uses + made.uses, before.attention + attention
-            )
-        found[key] = made
+        attention = (next(left),) if node.target in ATTENTIONS else ()
+        for made in launches_of(node, attention):
+            key = specialisation(made)
+            before = found.get(key)
+            found[key] = made if before is None else replace(
+                made, uses=before.uses + made.uses, attention=before.attention + made.attention
+            )  # fmt: skip
     return list(found.values())
 
 
-def launch_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> Launch:
+def launches_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> list[Launch]:
     """What one node of a lowered graph launches."""
     values = fx.map_arg(node.args, lambda given: given.meta["val"])
     tensors = [value for value in values if isinstance(value, Tensor)]
-    kernel, launcher = LAUNCHERS[node.target]
-    recorder = Recorder()
+    kernels, launcher = LAUNCHERS[node.target]
+    recorders = [Recorder() for _ in kernels]
     with tensors[0].fake_mode:  # type: ignore[attr-defined]
-        launcher(*values, kernel=recorder)
-    ((arguments, constants),) = recorder.launched
-    return Launch(kernel, arguments, constants, (node.name,), attention)
+        launcher(*values, *recorders)
+    return [
+        Launch(kernel, arguments, constants, (node.name,), attention if kernel in ATTENDING else ())
+        for kernel, recorder in zip(kernels, recorders, strict=True)
+        for arguments, constants in recorder.launched
+    ]
 
 
 def specialisation(launch: Launch) -> tuple[Any, ...]:
@@ -106,23 +110,48 @@ def specialisation(launch: Launch) -> tuple[Any, ...]:
     return launch.name, types, tuple(sorted(launch.constants.items()))
 
 
-def _attend(*values: Any, kernel: Any) -> None:
-    q, k, v, tiles, blocks, sinks, bias, scale, kind, window, softcap, bias_kind = values
+def _attend(*values: Any) -> None:
+    q, k, v, tiles, blocks, sinks, bias, scale, kind, window, softcap, bias_kind, kernel = values
     form = Form(scale, kind, Window(*window), softcap, bias_kind)
     attended(q, k, v, tiles, Blocks.of(blocks), form, sinks, bias, kernel)
 
 
-def _multiply(*values: Any, kernel: Any) -> None:
+def _attend_paged(*values: Any) -> None:
+    q, k, v, k_cache, v_cache, slots, blocks, counts, tiles, tuned, sinks, bias, *said, write, attend, join = values
+    scale, kind, window, softcap, bias_kind = said
+    kernels, form = paged.Kernels(write, attend, join), Form(scale, kind, Window(*window), softcap, bias_kind)
+    if k is not None:
+        paged.written(k, v, k_cache, v_cache, slots, kernels)
+    paged.attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, bias, kernels)
+
+
+def _attend_cross(*values: Any) -> None:
+    q, k_cache, v_cache, blocks, counts, tiles, tuned, sinks, scale, softcap, attend, join = values
+    kernels, form = paged.Kernels(attend=attend, join=join), Form(scale, MaskKind.BIDIRECTIONAL, softcap=softcap)
+    paged.attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, None, kernels)
+
+
+def _list_paged(*values: Any) -> None:
+    listed(*values, named=True)
+
+
+def _multiply(*values: Any) -> None:
     """As for rows that are many; with few of them a library multiplies."""
-    x, weight, bias, kind, gated, late, family = values
+    x, weight, bias, kind, gated, late, family, kernel = values
     multiplied(x.reshape(-1, x.shape[-1]), weight, bias, kind, gated, late, PRODUCTS[family], kernel)
 
 
-# Each operator's kernel, and what launches it.
-LAUNCHERS: dict[Any, tuple[Any, Callable[..., Any]]] = {
-    ATTENTION_TRITON: (attend_tiles, _attend),
-    TILES: (list_tiles, listed),
-    POOL_TRITON: (reduce_sequences, reduced),
-    ROTATE: (rotate_rows, rotated),
-    LINEAR_ACTIVATED: (multiply_activate, _multiply),
+PAGED_TRITON, CROSS_TRITON = (target for target, _ in PAGED.values())
+ATTENTIONS = (ATTENTION_TRITON, PAGED_TRITON, CROSS_TRITON)
+ATTENDING = (attend_tiles, attend_paged)
+# Each operator's kernels, and what launches them.
+LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
+    ATTENTION_TRITON: ((attend_tiles,), _attend),
+    PAGED_TRITON: ((write_paged, attend_paged, join_splits), _attend_paged),
+    CROSS_TRITON: ((attend_paged, join_splits), _attend_cross),
+    TILES: ((list_tiles,), listed),
+    PAGED_TILES: ((list_tiles,), _list_paged),
+    POOL_TRITON: ((reduce_sequences,), reduced),
+    ROTATE: ((rotate_rows,), rotated),
+    LINEAR_ACTIVATED: ((multiply_activate,), _multiply),
 }

@@ -114,9 +114,10 @@ def mask_faults(constants: dict[str, Any], attention: AttentionSpec) -> list[str
     """Whether an attention kernel's constants show a query the very keys that the attention's type and window do.
 
     Args:
-        constants: of `attend_tiles`.
+        constants: of `attend_tiles` or `attend_paged`.
     """
-    left, right, chunk = constants["LEFT"], constants["RIGHT"], constants["CHUNK"]
+    left, chunk = constants["LEFT"], constants["CHUNK"]
+    right = constants["RIGHT"] if "RIGHT" in constants else 0 if constants["CAUSAL"] else -1
 
     def shown(query: int, key: int) -> bool:
         within = not (0 <= left < query - key) and not (0 <= right < key - query)

@@ -40,6 +40,7 @@ IDLE = ("Dropout", "MultiVectorMask")
 # How wide a module's rows are, which its weights say too.
 WIDTHS = ("embedding_dimension", "word_embedding_dimension", "in_embedding_dimension", "in_word_embedding_dimension")
 TIED = {"decoder.linear.weight": "encoder.weight"}
+BAGGING = ("vocab", "word_weights", "unknown_word_weight", "cumulative_term_frequency")
 WEIGHING = ("vocab", "word_weights", "unknown_word_weight")
 
 
@@ -209,6 +210,21 @@ def token_weights(step: Step) -> SentenceModule:
     """
     require_known(step.config, step.where, (), ("frozen",))
     return _loaded(TokenWeights(len(weights_of(step)["weight"])), step)
+
+
+def bag_of_words(step: Step) -> SentenceModule:
+    """What a `BoW` does with the ids of a text.
+
+    Raises:
+        LoadError: it says more than is known.
+    """
+    config = require_known(step.config, step.where, BAGGING)
+    words, given = list(dict.fromkeys(config["vocab"])), config.get("word_weights") or {}
+    usual = config.get("unknown_word_weight", 1)
+    module = TokenWeights(len(words), bool(config.get("cumulative_term_frequency", True)))
+    weights = [given.get(word, given.get(word.lower(), usual)) for word in words]
+    module.load_state_dict({"weight": torch.tensor(weights, dtype=torch.float32)})
+    return module
 
 
 def weights_of(step: Step) -> Mapping[str, Tensor]:

@@ -14,6 +14,9 @@ from headrace.ir import PoolKind
 ROWS, VECTOR, LAYERS = "token_embeddings", "sentence_embedding", "all_layer_embeddings"
 # Logits over the vocabulary [B, S, V], and a pair's scores [B, n].
 LOGITS, SCORES = "causal_logits", "scores"
+# A weight of each token [B, S, 1], and a vector of each [B, S, d], that score beside a text's own vector. The names are
+# FlagEmbedding's.
+LEXICAL, MULTI = "lexical_weights", "colbert_vecs"
 # The token ids, what says where padding is (int [B, S], nonzero at real tokens), and the weights of tokens [B, S].
 IDS, PADDING, WEIGHTS = "input_ids", "attention_mask", "token_weights"
 Features = dict[str, Tensor]
@@ -70,29 +73,30 @@ class Chain(nn.Module):
 
     def writes(self, name: str) -> bool:
         """Whether a step writes the value of that name."""
-        return any(name in step.writes for step in self._steps)
+        return any(name in step.writes for step in self.members)
 
     def reads(self, name: str) -> bool:
         """Whether a step reads the value of that name."""
-        return any(name in step.reads for step in self._steps)
+        return any(name in step.reads for step in self.members)
 
     def pooled_by(self, kinds: tuple[PoolKind, ...]) -> Chain:
         """The same with other kinds of pooling; pooled at the end, where nothing pools."""
         if not self.writes(VECTOR):
-            return Chain([*self._steps, Pooled(kinds)])
-        return Chain(Pooled(kinds) if isinstance(step, Pooled) else step for step in self._steps)
+            return Chain([*self.members, Pooled(kinds)])
+        return Chain(Pooled(kinds) if isinstance(step, Pooled) else step for step in self.members)
 
     def after_pooling(self) -> Chain:
         """What works on a text's vector that comes from elsewhere."""
-        return Chain(step for step in self._steps if not {ROWS, LAYERS}.intersection((*step.reads, *step.writes)))
+        return Chain(step for step in self.members if not {ROWS, LAYERS}.intersection((*step.reads, *step.writes)))
 
     @property
     def scoring(self) -> LogitScore | None:
         """The step that scores by tokens' logits, if there is one."""
-        return next((step for step in self._steps if isinstance(step, LogitScore)), None)
+        return next((step for step in self.members if isinstance(step, LogitScore)), None)
 
     @property
-    def _steps(self) -> list[SentenceModule]:
+    def members(self) -> list[SentenceModule]:
+        """The modules, in order."""
         return [step for step in self.steps if isinstance(step, SentenceModule)]
 
 

@@ -34,17 +34,18 @@ class Splade(SentenceModule):
 
 
 class TokenWeights(SentenceModule):
-    """The weight of each token that is there, however often: a query without a model's inference."""
+    """The weight of each token that is there: a query without a model's inference, or a text as a bag of words."""
 
-    def __init__(self, count: int) -> None:
-        """Weigh `count` tokens, with weights to be loaded."""
+    def __init__(self, count: int, sums: bool = False) -> None:
+        """Weigh `count` tokens, with weights to be loaded: each once, or with `sums` as often as it is there."""
         super().__init__((IDS,), (VECTOR,))
-        self.weight = nn.Parameter(torch.ones(count))
+        self.sums, self.weight = sums, nn.Parameter(torch.ones(count))
 
     def forward(self, features: Features) -> Features:
         """The weights [B, V]."""
         ids, real = features[IDS], features[PADDING].to(self.weight.dtype)
-        there = real.new_zeros((ids.shape[0], self.weight.shape[0])).scatter_reduce(1, ids, real, "amax")
+        none = real.new_zeros((ids.shape[0], self.weight.shape[0]))
+        there = none.scatter_reduce(1, ids, real, "sum" if self.sums else "amax")
         return {VECTOR: there * self.weight}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from headrace.errors import LoadError
 from headrace.frontend.load.modules.build import weights_of
-from headrace.frontend.load.pipeline import SPARSE_STATIC, STATIC, Step
+from headrace.frontend.load.pipeline import BAG, SPARSE_STATIC, STATIC, WORDS, Step
+from headrace.frontend.load.words import keeps_special, word_limit, word_tokenizer
+from headrace.ir import TextRules
 
 FILE = "tokenizer.json"
 
@@ -40,14 +43,18 @@ def read_static(step: Step, dtype: torch.dtype) -> nn.Module:
     Raises:
         LoadError: no such weights.
     """
+    return StaticRows(_table(step).to(dtype)).eval()
+
+
+def _table(step: Step) -> Tensor:
+    if step.kind == BAG:
+        # What is looked up is told by the chain; a row says how much its token weighs.
+        return torch.ones(len(dict.fromkeys(step.config["vocab"])), 1)
     held = dict(weights_of(step))
     if step.kind == SPARSE_STATIC:
-        # What is looked up is told by the chain; a row says how much its token weighs.
-        return StaticRows(held["weight"][:, None].to(dtype)).eval()
-    table = held.get("embedding.weight")
-    if table is None:
-        table = _folded(held, step.where)
-    return StaticRows(table.to(dtype)).eval()
+        return held["weight"][:, None]
+    table = held.get("emb_layer.weight" if step.kind == WORDS else "embedding.weight")
+    return _folded(held, step.where) if table is None else table
 
 
 def _folded(held: dict[str, Any], where: str) -> Tensor:
@@ -63,20 +70,31 @@ def _folded(held: dict[str, Any], where: str) -> Tensor:
 
 
 def static_tokenizer(step: Step, folder: Path) -> Any:
-    """The step's tokenizer as those of transformers are.
+    """The step's tokenizer as those of transformers are; None where its folder holds one of transformers' own.
 
     Raises:
-        LoadError: the folder has none.
+        LoadError: the folder has none, or one that is not served.
     """
+    if step.kind in (WORDS, BAG):
+        return word_tokenizer(step, folder)
+    if step.kind == SPARSE_STATIC:
+        return None if step.live is None else step.live.tokenizer
     made: Any = PreTrainedTokenizerFast
     if step.live is not None:
-        return step.live.tokenizer if step.kind == SPARSE_STATIC else made(tokenizer_object=step.live.tokenizer)
+        return made(tokenizer_object=step.live.tokenizer)
     if not (folder / FILE).is_file():
         raise LoadError(f"{folder} holds no {FILE}, by which a {STATIC} reads texts. Add it, or pass tokenizer=.")
     return made(tokenizer_file=str(folder / FILE))
 
 
-def static_limit(step: Step, tokenizer: Any) -> int | None:
-    """The tokens that the tokenizer's own file cuts texts to, None where it does not; a sparse table's does not."""
-    cut = tokenizer.backend_tokenizer.truncation if step.kind == STATIC else None
-    return None if cut is None else int(cut["max_length"])
+def static_rules(step: Step, tokenizer: Any, text: TextRules) -> TextRules:
+    """How texts are read for a table of tokens: without special tokens, cut where its own files say.
+
+    A sparse table's tokenizer cuts nothing.
+    """
+    length, why = None, text.why
+    if step.kind == STATIC and (cut := tokenizer.backend_tokenizer.truncation) is not None:
+        length, why = int(cut["max_length"]), "the tokenizer's own truncation"
+    elif step.kind == WORDS and (most := word_limit(step)) is not None:
+        length, why = most, f"{WORDS}' max_seq_length"
+    return replace(text, special_tokens=keeps_special(step), max_length=length, why=why)

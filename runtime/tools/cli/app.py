@@ -14,6 +14,7 @@ from headrace.errors import warn
 from headrace.runtime.tools.cli import console, files
 from headrace.runtime.tools.cli.commands import parity, saved
 from headrace.runtime.tools.cli.commands.answering import add_commands
+from headrace.runtime.tools.cli.commands.serve import serve
 from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import (
     Dtype,
@@ -135,6 +136,7 @@ app.command(name="compile")(saved.compile_)
 app.command()(saved.export)
 app.command()(saved.inspect)
 app.command()(saved.verify)
+app.command()(serve)
 app.add_typer(parity.app)
 
 

@@ -15,9 +15,12 @@ from headrace.errors import InputError
 from headrace.runtime.tools.cli.waiting import waiting
 from headrace.runtime.tools.inspect.tables import printable
 
-Request = str | tuple[str, str]
+Request = str | tuple[str, str] | tuple[str, list[str]] | list[str]
 # Lines that are read ahead: enough for like lengths to meet in a batch, few enough to hold in memory.
 CHUNK = 1024
+KEYS = ("text", "pair")
+# Of a pair whose second is several texts.
+CHOICES = "choices"
 NAMES = {dict: "object", list: "list", bool: "boolean", int: "number", float: "number"}
 VERBATIM = "--plain takes every line as it is"
 
@@ -29,12 +32,16 @@ class Source:
     Attributes:
         plain: whether a line is a text even where it is JSON.
         pairs: whether a request may be a pair of texts.
+        words: whether a text may come in words.
+        keys: what a JSON object calls the two of a pair; the second is a list where it is "choices".
     """
 
     texts: Sequence[str]
     file: Path | None
     plain: bool = False
     pairs: bool = False
+    words: bool = False
+    keys: tuple[str, str] = KEYS
 
     def chunks(self) -> Iterator[Sequence[Request]]:
         """The requests in lists: of lines those that are there, `CHUNK` at most.
@@ -85,14 +92,18 @@ class Source:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise InputError(f"{where} is not UTF-8 (byte {error.start + 1}). Convert it to UTF-8.") from error
-        found = line if self.plain else parse(line, where)
-        if not self.pairs and not isinstance(found, str):
+        found = line if self.plain else parse(line, where, self.keys)
+        if not self.pairs and isinstance(found, tuple):
             raise InputError(f'{where} is a pair of texts; this command takes single ones, without "pair".')
+        if not self.words and isinstance(found, list):
+            raise InputError(f'{where} is a text in words; this command takes whole ones, with a string as "text".')
         return found
 
 
-def parse(line: str, where: str) -> Request:
-    """The text or pair of a line: a JSON string, an object with "text" and perhaps "pair", or the line itself.
+def parse(line: str, where: str, keys: tuple[str, str] = KEYS) -> Request:
+    """The text or pair of a line: a JSON string, an object with the first key and perhaps the second, or the line.
+
+    The text of an object may be a list of words.
 
     Raises:
         InputError: JSON of another form, or an object that breaks off.
@@ -109,18 +120,27 @@ def parse(line: str, where: str) -> Request:
         raise InputError(
             f"{where} is a JSON {_kind(value)}, {_short(line)}, and no text. Put it in quotes; or {VERBATIM}."
         )
-    return _from_object(value, where)
+    return _from_object(value, where, keys)
 
 
-def _from_object(value: dict[str, Any], where: str) -> Request:
-    if "text" not in value:
-        keys = ", ".join(sorted(value)) or "none"
-        raise InputError(f'{where} is a JSON object without "text"; its keys are: {_short(keys)}.')
-    parts = [value["text"]] + ([value["pair"]] if value.get("pair") is not None else [])
-    for name, part in zip(("text", "pair"), parts, strict=False):
+def _from_object(value: dict[str, Any], where: str, keys: tuple[str, str]) -> Request:
+    first, second = keys
+    if first not in value:
+        has = ", ".join(sorted(value)) or "none"
+        raise InputError(f'{where} is a JSON object without "{first}"; its keys are: {_short(has)}.')
+    text, other = value[first], value.get(second)
+    if other is None and (words := _texts(text)) is not None:
+        return words
+    if second == CHOICES and isinstance(text, str) and (choices := _texts(other)) is not None:
+        return text, choices
+    for name, part in zip(keys, [text] if other is None else [text, other], strict=False):
         if not isinstance(part, str):
             raise InputError(f'{where}: "{name}" is a JSON {_kind(part)}, {_short(json.dumps(part))}, and no string.')
-    return parts[0] if len(parts) == 1 else (parts[0], parts[1])
+    return text if other is None else (text, other)
+
+
+def _texts(value: Any) -> list[str] | None:
+    return value if isinstance(value, list) and all(isinstance(one, str) for one in value) else None
 
 
 def _kind(value: Any) -> str:

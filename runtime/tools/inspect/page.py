@@ -22,7 +22,6 @@ from headrace.runtime.tools.inspect.words import (
     layers,
     prefill_words,
     summary,
-    task_reason,
     window_words,
 )
 
@@ -184,7 +183,7 @@ def _task(decision: TaskDecision, default: bool) -> str:
     mark = '<span class="verdict plain">default</span>' if default else ""
     return (
         f'<li><div class="what"><code class="place">{decision.task}</code><span class="verdict {colour}">{word}</span>'
-        f'{mark}</div><p class="soft">{escape(task_reason(decision))}</p></li>'
+        f'{mark}</div><p class="soft">{escape(decision.reason)}</p></li>'
     )
 
 

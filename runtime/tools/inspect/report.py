@@ -22,7 +22,6 @@ from headrace.runtime.tools.inspect.words import (
     of_its_inputs,
     prefill_words,
     summary,
-    task_reason,
 )
 
 HEADINGS = ("layers", "type", "q/kv heads", "head dim", "mask", "window", "extras", "probe")
@@ -118,7 +117,7 @@ def task_table(program: Program, task: Task | None) -> list[str]:
             decision.task,
             "supported" if decision.supported else "refused",
             "default" if decision.task is task else "",
-            task_reason(decision),
+            decision.reason,
         )
         for decision in program.decision.tasks
     ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from headrace.ir import (
+    DTYPE_BYTES,
     TASK_RULES,
     AttentionSpec,
     AttentionType,
@@ -21,14 +22,12 @@ from headrace.ir import (
     Similarity,
     State,
     Task,
-    TaskDecision,
 )
 from headrace.ir.printer import filling_text, inputs_text, labels_text, limits_text, pooling_text, positions_text
 from headrace.runtime.engine import quantization_gate
 from headrace.tasks import runnable
 
 # Bytes of a number.
-WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 # Contract B in order; the first that matches decides.
 RULES = {
     "B1": "a state of your own is registered for it",
@@ -130,19 +129,16 @@ def _abilities(program: Program) -> str:
     return f"it can {listed(does)}"
 
 
-def task_reason(decision: TaskDecision) -> str:
-    """Why a task is supported or not, and whether it runs yet."""
-    missing = TASK_RULES[decision.task].lacks
-    return f"{decision.reason}; this version lacks {missing}" if decision.supported and missing else decision.reason
-
-
 def prefill_words(prefill: Prefill | None) -> str:
     """The gate of rule C2."""
     if prefill is None:
         return "not decided yet"
     if prefill is Prefill.SINGLE_PASS:
         return f"{prefill}: every token of a text is there in one step, so token-level tasks are open"
-    return f'{prefill}: a text may come in parts; prefill="single_pass" opens token-level tasks'
+    return (
+        f"{prefill}: a text of more tokens than token_budget comes in pieces, a step each, of which none sees all its "
+        'tokens; prefill="single_pass" keeps the one step, and opens token-level tasks'
+    )
 
 
 def extras(spec: AttentionSpec) -> str:
@@ -200,12 +196,12 @@ def kept_text(program: Program) -> str:
     """What a generated text leaves in the caches, and what a step reads beside them; empty where nothing generates."""
     if not any(one.task is Task.GENERATE and one.supported for one in program.decision.tasks):
         return ""
-    size = WIDTHS.get(program.dtype, 2)
+    size = DTYPE_BYTES[program.dtype]
     decoders = [spec for spec in program.nodes.attention if spec.type is AttentionType.DECODER]
     rows = {spec: size * spec.kv_heads * (spec.qk_head_dim + spec.v_head_dim) for spec in decoders}
     whole = sum(width for spec, width in rows.items() if not spec.window.bounded or spec.window.left < 0)
     windows = sum(width * (spec.window.left + 1) for spec, width in rows.items() if spec.window.left >= 0)
-    states = sum(prod(spec.state) for spec in program.nodes.recurrent) * WIDTHS["float32"]
+    states = sum(prod(spec.state) for spec in program.nodes.recurrent) * DTYPE_BYTES["float32"]
     parts = [f"{whole:,} bytes a token"] * bool(whole)
     parts += [f"up to {windows:,} bytes in windows"] * bool(windows) + [f"a state of {states:,} bytes"] * bool(states)
     return f"{', '.join(parts) or 'nothing'}; a step reads {size * program.source.parameters / 1e6:,.1f} MB of weights"

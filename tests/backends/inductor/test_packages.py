@@ -46,7 +46,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_weights_of_every_layout_survive(package: Path) -> None:
     given = torch.randn(5, WIDTH)
     with torch.no_grad():
-        torch.testing.assert_close(Runner(package)([given]), Odd()(given)[0])
+        torch.testing.assert_close(Runner(package)([given])[0], Odd()(given)[0])
 
 
 def test_weights_go_with_their_model(package: Path) -> None:
@@ -65,10 +65,10 @@ def test_weights_go_with_their_model(package: Path) -> None:
 def test_models_of_one_package_are_their_own(package: Path) -> None:
     given = torch.randn(4, WIDTH)
     one, other = Runner(package), Runner(package)
-    wanted = one([given])
+    (wanted,) = one([given])
     del one
     gc.collect()
-    torch.testing.assert_close(other([given]), wanted)
+    torch.testing.assert_close(other([given])[0], wanted)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"not a package"])

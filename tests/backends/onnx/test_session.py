@@ -413,7 +413,7 @@ def test_fixed_shapes_answer_alike(files: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_an_output_that_is_not_there(files: Any) -> None:
     path, _ = files("bert", "std")
     with pytest.raises(ArtifactError, match="no output 'logits'; it has embedding"):
-        Executable(Session(path, (HOST,)), names.OUTPUTS[OutputKind.SEQUENCE_LOGITS])
+        Executable(Session(path, (HOST,)), (names.OUTPUTS[OutputKind.SEQUENCE_LOGITS],))
 
 
 @pytest.mark.parametrize(("said", "kept"), [({}, "1 1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")])

@@ -6,7 +6,7 @@ from torch import nn
 
 from headrace.errors import TraceError
 from headrace.frontend.trace import trace
-from headrace.ir import Head, OutputKind, PoolKind
+from headrace.ir import Head, OutputKind, PoolKind, Role
 from headrace.ops.attention import POOL
 from tests.tiny import build, checkpoint, outputs_of, token_ids
 
@@ -199,7 +199,7 @@ HEADLESS = [
     ("qwen3", "AutoModelForTokenClassification", Head.TOKEN),
     ("gpt2", "AutoModelForCausalLM", Head.CAUSAL_LM),
     ("qwen2-mixed-window", "AutoModelForCausalLM", Head.CAUSAL_LM),
-    ("bert", "AutoModelForQuestionAnswering", Head.OTHER),
+    ("bert", "AutoModelForQuestionAnswering", Head.SPAN),
     ("bert", "AutoModelForPreTraining", Head.OTHER),
 ]
 
@@ -214,8 +214,20 @@ def test_heads_by_the_shape_of_what_they_return(traced, name, head, kind):
 
 
 def test_a_head_that_nothing_serves_says_what_it_returns(traced):
-    note = traced("bert", "AutoModelForQuestionAnswering").program.signature.head_note
-    assert note == "the model returns start_logits, end_logits; served are logits and hidden rows"
+    note = traced("bert", "AutoModelForPreTraining").program.signature.head_note
+    assert note == "the model returns prediction_logits, seq_relationship_logits; served are logits and hidden rows"
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_a_head_that_compares_choices_is_given_one_at_a_time(tiny, traced, name):
+    """DistilBERT's takes positions apart otherwise, and so is given none; either one's choice of rows is cut out."""
+    program, model = traced(name, "AutoModelForMultipleChoice").program, tiny(name, "AutoModelForMultipleChoice")
+    assert (program.signature.head, program.signature.head_rows) == (Head.CHOICE, PoolKind.CLS)
+    assert program.signature.has(Role.POSITIONS) == (name == "bert")
+    ids = token_ids(6, batch=2)
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    assert (logits(program, ids)[:, 0] - expected).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("labels", [96, 97])

@@ -276,8 +276,11 @@ def refused(folder):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (ST + "LSTM", " LSTM: it works behind WordEmbeddings alone, which is not served."),
-        (ST + "BoW", " BoW: its words are split by rules of its own, which no tokenizer library has."),
+        (
+            ST + "LSTM",
+            " LSTM: it runs a text token by token in both directions, which no operator of the IR does: torch.export "
+            "would unroll it for texts of one length.",
+        ),
         ("sentence_transformers.Unheard", ""),
     ],
 )

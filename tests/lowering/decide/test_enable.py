@@ -68,7 +68,9 @@ def test_a_decoders_token_head_on_a_real_model(traced):
     chunked = analyse(made.program, made.behaviour)
     with pytest.raises(TaskNotEnabledError) as refused:
         select(chunked, "token_classify")
-    assert "enables: classify, embed, generate, score, sparse_embed." in str(refused.value)
+    assert "enables: classify, embed, generate, multiple_choice, score, sparse_embed, zero_shot_classify." in str(
+        refused.value
+    )
     assert 'To make it work, compile with prefill="single_pass"' in str(refused.value)
     whole = analyse(made.program, made.behaviour, Prefill.SINGLE_PASS)
     assert select(whole, None) == ("token_classify", None)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.runtime import model as models
+from headrace.runtime.methods import iterating
+from headrace.runtime.places import Places
 from headrace.runtime.text.encoded import Encoded
 from tests.tiny import build
 from tests.words import bert_like
@@ -34,7 +35,7 @@ def test_a_model_that_counts_from_a_number(task: str) -> None:
 
 
 def test_an_iterator_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "AHEAD", 2)
+    monkeypatch.setattr(iterating, "AHEAD", 2)
     model = headrace.compile(build("bert"), target="reference", tokenizer=bert_like(), pooling="mean")
     texts: Any = ["w5", "w6", "w7", 5]
     coming = model.embed_iter(texts)
@@ -50,7 +51,7 @@ def test_an_answer_that_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.backend, "fetch", lambda output: broken)
     requests = [Encoded(np.arange(4)), Encoded(np.arange(3))]
     with pytest.raises(headrace.NonFiniteError, match="request 1001 "):
-        engine.run_parts("embed", [requests], 2, first=1000)
+        engine.run_parts("embed", [requests], 2, places=Places(1000))
 
 
 def test_pairs_that_are_none() -> None:

@@ -27,7 +27,7 @@ def test_a_decoders_token_head_is_refused_with_the_second_hint(tiny: Any) -> Non
     with pytest.raises(headrace.TaskNotEnabledError) as caught:
         lowered.compile(task="token_classify")
     text = str(caught.value)
-    assert "DecoderState with chunked prefill enables: classify, embed, generate, score, sparse_embed." in text
+    assert "DecoderState with chunked prefill enables: classify, embed, generate, multiple_choice, score," in text
     assert "Selected: token_classify." in text
     assert "The model offers: token_classify." in text
     assert 'compile with prefill="single_pass"' in text

@@ -184,18 +184,18 @@ def test_a_prompt_that_fills_the_model_is_refused(decoder: Any) -> None:
     assert (len(last.token_ids), last.finish_reason) == (1, "length")
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen3-next", "t5"])
-def test_what_compiled_code_does_not_keep_is_refused_by_name(tiny: Any, name: str) -> None:
-    model = tiny(name, "AutoModelForSeq2SeqLM" if name == "t5" else "AutoModelForCausalLM")
-    with pytest.raises(
-        headrace.TargetError, match=r"this version lacks decoding on this target\. Choose one of: embed"
-    ):
-        headrace.compile(model, target="cpu", task="generate", pooling="mean")
-
-
-def test_compiled_code_makes_the_tokens_of_transformers(tiny: Any, compiled: Any) -> None:
-    eager = tiny("llama", "AutoModelForCausalLM")
-    model = compiled("llama", "AutoModelForCausalLM", "cpu", task="generate", pooling="last")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemma3",  # two groups of caches
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "llama4-chunked", "qwen3-next", "rwkv")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "bart")),
+    ],
+)
+def test_compiled_code_makes_the_tokens_of_transformers(tiny: Any, compiled: Any, name: str) -> None:
+    head = "AutoModelForSeq2SeqLM" if name in {"t5", "bart"} else "AutoModelForCausalLM"
+    eager = tiny(name, head)
+    model = compiled(name, head, "cpu", task="generate", pooling="last")
     assert tokens(model.generate(TEXTS, max_new_tokens=NEW)) == [transformers_tokens(eager, text) for text in TEXTS]
     assert not model.engine.decoding().lane.state.store.used()
 

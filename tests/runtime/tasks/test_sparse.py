@@ -13,7 +13,7 @@ import headrace
 from headrace import examples
 from headrace.errors import HeadraceWarning, InputError, LoadError
 from headrace.frontend.load.checkpoint import load
-from headrace.runtime.tasks.sparse_embed import SparseVector, joined, largest
+from headrace.runtime.tasks.sparse_embed import SparseVector, joined, largest, of_vector
 from tests.tiny import build
 from tests.words import bert_like
 
@@ -197,14 +197,14 @@ def test_a_tower_that_is_not_there(towers: tuple[Any, Path], folders: Path, tmp_
 
 def test_vectors_as_rows_of_scipy() -> None:
     rows = np.array([[0, 2, 0, -3], [0, 0, 0, 0], [1, 0, 4, 0]], np.float32)
-    made = joined([largest(row, None) for row in rows], 4)
+    made = joined([of_vector(row) for row in rows], 4)
     assert (made.shape, len(made)) == ((3, 4), 3)
     np.testing.assert_array_equal(made.csr().toarray(), rows)
     np.testing.assert_array_equal(np.asarray(made), rows)
     np.testing.assert_array_equal(np.asarray(made, np.float64), rows)
     assert made[-1].indices.tolist() == [0, 2]
     assert [one.weights.tolist() for one in made[:2]] == [[2.0, -3.0], []]
-    assert largest(rows[0], 1).indices.tolist() == [3]
+    assert largest(of_vector(rows[0]), 1).indices.tolist() == [3]
     assert np.asarray(joined([], 4)).shape == (0, 4)
 
 

@@ -129,8 +129,5 @@ def test_its_module_answers(toy: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("task", TASK_RULES)
-def test_a_task_has_a_module_or_says_what_it_lacks(task: Any) -> None:
-    module = ROOT / "runtime" / "tasks" / f"{task}.py"
-    assert module.is_file() != bool(TASK_RULES[task].lacks)
-    if module.is_file():
-        assert isinstance(answering(task), Answering)
+def test_a_task_has_a_module(task: Any) -> None:
+    assert isinstance(answering(task), Answering)

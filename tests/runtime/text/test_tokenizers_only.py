@@ -41,6 +41,19 @@ def test_many_texts_are_read_as_by_transformers(made: Any, truncate: bool, pairs
         assert one.lost == other.lost
 
 
+@pytest.mark.parametrize("made", [bert_like, gpt_like])
+def test_words_given_are_read_as_by_transformers(made: Any, tmp_path: Path) -> None:
+    whole, given = made(), [["w5", "w6w7", "w8"], ["w9"], []]
+    for one, other in zip(*(Texts(by, facts()).whole(given) for by in (plain(whole, tmp_path), whole)), strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+        assert one.spans is not None
+        assert other.spans is not None
+        assert one.spans.offsets == other.spans.offsets
+        np.testing.assert_array_equal(one.spans.sides, other.spans.sides)
+        assert one.spans.split == other.spans.split
+        np.testing.assert_array_equal(one.spans.words, other.spans.words)
+
+
 def test_it_is_asked_directly(tmp_path: Path) -> None:
     assert reads_alike(plain(bert_like(), tmp_path))
 

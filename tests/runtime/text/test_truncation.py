@@ -14,6 +14,7 @@ from headrace.ir import (
     Limits,
     TextRules,
 )
+from headrace.runtime.places import Places
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.tokenizer import Texts
 from headrace.runtime.text.truncation import clip
@@ -221,7 +222,7 @@ def test_a_folder_that_truncates_does_so_with_one_warning() -> None:
 
 def test_a_text_too_long_is_named_by_its_number() -> None:
     with pytest.raises(InputTooLongError, match=r"Text 101 has 9 tokens.*\(1 more of these texts are too long\)"):
-        Texts(byte_level(), limited(8)).encode(["#", "#" * 9, "#" * 10], truncate=False, first=100)
+        Texts(byte_level(), limited(8)).encode(["#", "#" * 9, "#" * 10], truncate=False, places=Places(100))
 
 
 def test_texts_of_later_parts_are_named_by_their_numbers() -> None:
@@ -235,10 +236,12 @@ def test_texts_of_later_parts_are_named_by_their_numbers() -> None:
     }
     for met, text in refused.items():
         with pytest.raises(InputError, match=met):
-            reader.encode([*usual, text], truncate=False, first=7)
+            reader.encode([*usual, text], truncate=False, places=Places(7))
     folder = program(limits=Limits(2000, "a table"), text=TextRules(max_length=400, truncates=True, why="the folder"))
     with pytest.warns(HeadraceWarning, match="1 of 101 texts, the first of them text 107, were truncated") as caught:
-        found = Texts(wordpiece(), folder).encode(["the fox " * 150] * 100 + ["fox. " * 900], truncate=None, first=7)
+        found = Texts(wordpiece(), folder).encode(
+            ["the fox " * 150] * 100 + ["fox. " * 900], truncate=None, places=Places(7)
+        )
     assert len(caught) == 1
     assert [one.lost > 0 for one in found] == [False] * 100 + [True]
 

@@ -170,6 +170,21 @@ def test_token_classify(headrace_: Any, saved: dict[str, str]) -> None:
     ]
 
 
+def test_token_classify_takes_words_and_its_options(headrace_: Any, saved: dict[str, str]) -> None:
+    given = ("token-classify", saved["saved_tagger"], "--aggregation", "first", "--ignore-labels", "", "--no-join")
+    (answer,) = headrace_(*given, "--scores", stdin='{"text": ["w5", "w6w7"]}\n').answers
+    (expected,) = headrace.load(saved["saved_tagger"]).token_classify(
+        [["w5", "w6w7"]], "first", ignore_labels=[], join=False, scores=True
+    )
+    assert [one["words"] for one in answer["entities"]] == [list(one.words) for one in expected] == [[0, 1], [1, 2]]
+    assert [list(one["scores"]) for one in answer["entities"]] == [list(one.scores) for one in expected]
+    long = headrace_("token-classify", saved["saved_tagger"], "w5 " * 99, "--stride", "5", "--ignore-labels", "")
+    assert [one["index"] for one in long.answers[0]["entities"]] == list(range(1, 100))
+    refused = headrace_("embed", saved["saved_encoder"], stdin='{"text": ["w5", "w6"]}\n')
+    assert refused.code == 2
+    assert "Line 1 of standard input is a text in words; this command takes whole ones" in refused.err
+
+
 def test_lines_of_every_form(headrace_: Any, saved: dict[str, str], tmp_path: Path) -> None:
     lines = ["w5 w6", '"w5 w6"', '{"text": "w5 w6", "id": 7}', 'w5 "w6', "", "[w5"]
     file = tmp_path / "lines.txt"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from headrace.ir import TASK_RULES, OutputKind, Task
 from headrace.runtime.tasks.interface import Answering, Command
 from headrace.runtime.tasks.registry import commands
-from headrace.runtime.tools.cli import lines
+from headrace.runtime.tools.cli import console, lines
 from headrace.runtime.tools.cli.opening import Opening, serve, several
 from headrace.runtime.tools.cli.options import (
     BatchSize,
@@ -32,6 +33,12 @@ from headrace.runtime.tools.cli.options import (
     Trust,
     TrustCode,
 )
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Embed files, named in place of texts, into this folder: Parquet, and resumable."),
+]
+Column = Annotated[str, typer.Option(help="Of files that are tables or JSON lines, the one that holds the texts.")]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -63,6 +70,8 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
         revision: Revision = None,
         trust_remote_code: TrustCode = False,
         trust: Trust = False,
+        out: Out = None,
+        column: Column = "text",
         **own: Any,
     ) -> None:
         opening = Opening(
@@ -70,19 +79,40 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
             token_budget, trust=trust, tower=tower,
         )  # fmt: skip
 
+        if out is not None:
+            _embed_files(opening, texts or [], out, column, truncate, own)
+            return
+        source = lines.Source(texts or [], input_, plain, command.pairs, command.words, command.keys)
+
         def answer(compiled: Any, chunk: Sequence[Any]) -> Iterable[dict[str, Any]]:
             return map(command.record, compiled.answer(task, chunk, truncate=truncate, batch_size=batch_size, **own))
 
-        serve(opening, task, lines.Source(texts or [], input_, plain, command.pairs), answer)
+        serve(opening, task, source, answer)
 
     vars(run)["__signature__"] = _signature(run, task, options)
     return run
+
+
+def _embed_files(
+    opening: Opening, files: list[str], out: Path, column: str, truncate: bool | None, own: dict[str, Any]
+) -> None:
+    """Embed files into a folder, in place of texts."""
+    from headrace.runtime.artifact.manifest import path_of, read_manifest
+    from headrace.runtime.corpora.embed import embed_files
+
+    digest = read_manifest(path_of(opening.model))["digest"] if opening.is_saved else None
+    compiled = opening.compile(Task.EMBED)
+    done = embed_files(compiled, files, out, column=column, truncate=truncate, digest=digest, **own)
+    found = f"; {done.found} files were there" if done.found else ""
+    console.note(f"wrote {done.rows} rows, {done.failed} of them without a vector, in {done.parts} files{found}")
 
 
 def _signature(run: Callable[..., None], task: Task, own: list[inspect.Parameter]) -> inspect.Signature:
     """What all commands take, with the task's own options before the others; pooling where it makes the answer."""
     shared = inspect.signature(run, eval_str=True)
     left_out = {"own"} if OutputKind.EMBEDDING in TASK_RULES[task].outputs else {"own", "pooling"}
+    if task is not Task.EMBED:
+        left_out |= {"out", "column"}
     kept = [parameter for name, parameter in shared.parameters.items() if name not in left_out]
     named = [parameter for parameter in kept if parameter.kind is parameter.KEYWORD_ONLY]
     return shared.replace(parameters=[*kept[: len(kept) - len(named)], *own, *named])

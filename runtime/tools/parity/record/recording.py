@@ -126,7 +126,7 @@ def _task(analysed: Program, wish: str | None) -> Task:
 
 
 def _in_one_pass(task: Task) -> bool:
-    return TASK_RULES[task].needs is not Needs.DECODING and not TASK_RULES[task].lacks
+    return TASK_RULES[task].needs is not Needs.DECODING
 
 
 def _name(source: str | Path) -> str:

@@ -1,0 +1,88 @@
+"""Where requests stand in the caller's list: their numbers in messages, and those that are there more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.runtime.text.encoded import Encoded
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of requests that are computed.
+
+    Attributes:
+        first: the number of the caller's first request in messages.
+        same: for each request every place that it answers, ascending; None where each answers its own.
+    """
+
+    first: int = 0
+    same: tuple[tuple[int, ...], ...] | None = None
+
+    def number(self, request: int) -> int:
+        """What messages call a request: where it first stands."""
+        return self.first + (request if self.same is None else self.same[request][0])
+
+    def count(self, requests: Sequence[int]) -> int:
+        """How many of the caller's requests they answer."""
+        return len(requests) if self.same is None else sum(len(self.same[request]) for request in requests)
+
+    def spread(self, answers: list[Any]) -> list[Any]:
+        """The answers in the caller's list: arrays of each request, a copy where it stands again."""
+        if self.same is None:
+            return answers
+        made: list[Any] = [None] * self.count(range(len(self.same)))
+        for answer, places in zip(answers, self.same, strict=True):
+            made[places[0]] = answer
+            for place in places[1:]:
+                made[place] = answer.copy()
+        return made
+
+    def step(self, requests: Sequence[int], rows: Any) -> tuple[Sequence[int], Any]:
+        """Some requests and their rows, an array or a list, by the caller's places."""
+        if self.same is None:
+            return requests, rows
+        order = [row for row, request in enumerate(requests) for _ in self.same[request]]
+        places = [place for request in requests for place in self.same[request]]
+        return places, rows[order] if isinstance(rows, np.ndarray) else [rows[row] for row in order]
+
+
+# Each request answers its own place.
+IN_ORDER = Places()
+
+
+def once(requests: list[Any], first: int = 0) -> tuple[list[Any], Places]:
+    """Each request once, in the order in which they come first, and where it stands."""
+    keys = [one if isinstance(one, str) else _key(one) for one in requests]
+    found: dict[Hashable, list[int]] = {}
+    if len(set(keys)) == len(keys):
+        return requests, Places(first)
+    for place, key in enumerate(keys):
+        found.setdefault(key, []).append(place)
+    same = tuple(map(tuple, found.values()))
+    return [requests[places[0]] for places in same], Places(first, same)
+
+
+def _key(request: Any) -> Hashable:
+    """What two requests have in common where one answers for both; of what need not be a request, itself alone."""
+    if isinstance(request, Encoded):
+        types = None if request.types is None else request.types.tobytes()
+        return request.ids.tobytes(), types, request.unseen
+    if isinstance(request, (tuple, list)) and (_all_text(request) or _all_numbers(request)):
+        return tuple(request)
+    if isinstance(request, np.ndarray) and request.ndim == 1 and request.dtype.kind in "iu":
+        return tuple(request.tolist())
+    return "alone", id(request)
+
+
+def _all_text(parts: Sequence[Any]) -> bool:
+    return all(isinstance(part, str) for part in parts)
+
+
+def _all_numbers(parts: Sequence[Any]) -> bool:
+    # A bool is equal to a number, and is refused where that is not.
+    return all(isinstance(part, int) and not isinstance(part, bool) for part in parts)

@@ -1,0 +1,146 @@
+"""The models of one server, each with all tasks that it enables and one copy of its weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from headrace.errors import InputError
+from headrace.ir import Program, Task
+from headrace.runtime.model import CompiledModel
+from headrace.runtime.serve.batcher import Batcher, Job, Reading
+from headrace.runtime.serve.limits import Limits
+from headrace.runtime.serve.metrics import Metrics
+from headrace.runtime.serve.refusals import Refusal
+from headrace.runtime.serve.stepper import Stepper
+from headrace.tasks import answering
+
+
+@dataclass
+class Served:
+    """One model. A task's threads begin with its first request.
+
+    Attributes:
+        name: what clients call it.
+        created: when it was there, in seconds since 1970.
+    """
+
+    name: str
+    model: CompiledModel
+    limits: Limits
+    metrics: Metrics
+    created: int = field(default_factory=lambda: int(time.time()))
+    _batchers: dict[Task, Batcher] = field(default_factory=dict)
+    _stepper: Stepper | None = None
+
+    @property
+    def program(self) -> Program:
+        """The facts of the model."""
+        return self.model.program
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that is read, None where nothing bounds them."""
+        task = next(iter(self.model.tasks), None)
+        if task is None or self.program.signature.arrays:
+            return self.program.facts.limits.length
+        return self.model.call(task).texts().length
+
+    @cached_property
+    def width(self) -> int:
+        """Numbers of a vector.
+
+        Raises:
+            TaskNotEnabledError: the model does not embed.
+        """
+        self.model.engine.require(Task.EMBED)
+        return answering(self.program, Task.EMBED).width
+
+    def batcher(self, task: Task) -> Batcher:
+        """What answers a task but generate.
+
+        Raises:
+            TaskNotEnabledError: the model does not enable it.
+        """
+        if task not in self._batchers:
+            call = self.model.call(task)
+            self._batchers[task] = Batcher(call, self.limits, self.metrics.task(self.name, task))
+        return self._batchers[task]
+
+    @property
+    def stepper(self) -> Stepper:
+        """What generates.
+
+        Raises:
+            TaskNotEnabledError: the model does not.
+        """
+        if self._stepper is None:
+            call = self.model.call(Task.GENERATE)
+            self._stepper = Stepper(call, self.limits, self.metrics.task(self.name, Task.GENERATE))
+        return self._stepper
+
+    async def read(self, task: Task, texts: Sequence[str | tuple[str, ...]], reading: Reading) -> Job:
+        """The raw rows of some texts or pairs, which are checked against the limits first."""
+        self.limits.require([text if isinstance(text, str) else max(text, key=len) for text in texts])
+        return await self.batcher(task).answer(texts, reading)
+
+    def close(self) -> None:
+        """Answer what is there, and end the threads."""
+        for batcher in self._batchers.values():
+            batcher.close()
+        if self._stepper is not None:
+            self._stepper.close()
+
+
+class Models(Mapping[str, Served]):
+    """Those of a server, by their names, in the order in which they were given."""
+
+    def __init__(self, models: Mapping[str, CompiledModel], limits: Limits, metrics: Metrics) -> None:
+        """Serve them under these names.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not models:
+            raise InputError("There is no model to serve. Name one or more.")
+        self.limits, self.metrics = limits, metrics
+        self._served = {name: Served(name, model, limits, metrics) for name, model in models.items()}
+
+    def __getitem__(self, name: str) -> Served:
+        """By its name."""
+        return self._served[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._served)
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._served)
+
+    def find(self, name: str | None, *tasks: Task) -> Served:
+        """The model of a name; without one, the only model, or the only one that enables one of the tasks.
+
+        Raises:
+            Refusal: no model has that name, or several could be meant, or none enables a task.
+        """
+        if name is not None:
+            if name not in self._served:
+                raise Refusal(
+                    404, f"There is no model {name!r:.200}; those served are {', '.join(self)}.", "model_not_found"
+                )
+            return self._served[name]
+        if len(self) == 1:
+            return next(iter(self._served.values()))
+        able = [one for one in self._served.values() if any(task in one.model.tasks for task in tasks)]
+        if len(able) == 1:
+            return able[0]
+        which = ", ".join(one.name for one in able) or f"none of {', '.join(self)}"
+        raise Refusal(400, f'{which} could answer {" or ".join(tasks)}. Name the model: "model": "...".')
+
+    def close(self) -> None:
+        """End all threads."""
+        for one in self._served.values():
+            one.close()

@@ -1,0 +1,1 @@
+"""Parts of a text as answers: labelled tokens and words, what they make together, the likeliest spans."""

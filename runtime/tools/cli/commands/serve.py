@@ -1,0 +1,108 @@
+"""`headrace serve`: models behind HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.errors import InputError
+from headrace.runtime.tools.cli import console
+from headrace.runtime.tools.cli.opening import Opening, several
+from headrace.runtime.tools.cli.options import (
+    Dtype,
+    MaxLength,
+    Pooling,
+    Prefill,
+    Revision,
+    Target,
+    TokenBudget,
+    Tokenizer,
+    Trust,
+    TrustCode,
+)
+
+KEY = "HEADRACE_API_KEY"
+Models = Annotated[
+    list[str],
+    typer.Argument(help="Model folders, hub ids or saved models; a name and = before one is what clients call it."),
+]
+Tasks = Annotated[
+    list[str] | None, typer.Option("--task", help="Compile for this task now; given twice, for both. Else as asked.")
+]
+
+
+def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    models: Models,
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    task: Tasks = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help=f"A key that requests must bring; better set {KEY}, which no list shows.")
+    ] = None,
+    cors_origin: Annotated[list[str] | None, typer.Option(help="Pages of which browsers may ask; * for all.")] = None,
+    queue: Annotated[int, typer.Option(min=1, help="Requests of a task that wait or run; more get 429.")] = 512,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 2048,
+    max_characters: Annotated[int, typer.Option(min=1, help="Characters of a text.")] = 1_000_000,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 16 << 20,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 300.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that requests have to end at a shutdown.")] = 30.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    target: Target = "auto",
+    dtype: Dtype = None,
+    max_length: MaxLength = None,
+    prefill: Prefill = None,
+    pooling: Pooling = None,
+    tokenizer: Tokenizer = None,
+    revision: Revision = None,
+    trust_remote_code: TrustCode = False,
+    token_budget: TokenBudget = None,
+    trust: Trust = False,
+) -> None:
+    """Serve models behind HTTP: OpenAI's routes, text-embeddings-inference's, and rerankers'. docs/serving.md."""
+    from headrace.runtime.serve import journal
+    from headrace.runtime.serve.app import make_app
+    from headrace.runtime.serve.limits import Limits
+    from headrace.runtime.serve.server import BACKLOG, bound, run
+
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise InputError(f"--log-level is {log_level}; choose from debug, info, warning, error.")
+    limits = Limits(queue, Limits.delay, max_body, max_texts, max_characters, timeout, grace)
+    waiting = bound(host, port)  # before a model is loaded, which takes long
+    options = {
+        "target": target, "dtype": dtype, "max_length": max_length, "prefill": prefill, "pooling": several(pooling),
+        "tokenizer": tokenizer, "revision": revision, "trust_remote_code": trust_remote_code,
+        "token_budget": token_budget, "trust": trust,
+    }  # fmt: skip
+    opened = {name: _opened(name, model, task or [], options) for name, model in _named(models).items()}
+    keys = [*(api_key or []), *([os.environ[KEY]] if os.environ.get(KEY) else [])]
+    app = make_app(opened, limits, keys=keys, origins=cors_origin or [])
+    journal.begin(log_level)
+    waiting.listen(BACKLOG)  # who reads the next line may connect
+    console.note(f"serving {', '.join(opened)} at http://{host}:{waiting.getsockname()[1]}")
+    run(app, waiting, limits)
+
+
+def _named(models: list[str]) -> dict[str, str]:
+    """What each model is called: by its own name, else by the last part of its path."""
+    found: dict[str, str] = {}
+    for one in models:
+        name, _, model = one.rpartition("=")
+        name = name or Path(model).name or model
+        if name in found:
+            raise InputError(f"Two models are called {name}. Put another name and = before one of them.")
+        found[name] = model
+    return found
+
+
+def _opened(name: str, model: str, tasks: list[str], options: dict[str, Any]) -> Any:
+    """The model, compiled for the tasks that were asked for and that it enables, else for its default."""
+    opening = Opening(model, **options)
+    compiled = opening.compile(None)
+    for task in tasks:
+        if task in compiled.tasks:
+            compiled.engine.lane(task)
+    console.note(f"{name}: {', '.join(compiled.tasks)}; target {compiled.target}, {compiled.dtype}")
+    return compiled

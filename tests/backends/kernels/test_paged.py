@@ -1,0 +1,218 @@
+"""Attention over paged caches: the Triton kernels against the operator in float64.
+
+The test bodies run on a GPU, and on the CPU under Triton's interpreter, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from headrace.backends.kernels import tuning
+from headrace.ir import BiasKind as Bias
+from headrace.ir import MaskKind, Window
+from headrace.ops import cached
+from tests.backends.kernels.test_attention import patch_interpreter, rmse, run_interpreted
+
+SIZE = 16
+# Of each sequence the tokens that came before the step's, and the step's: decoding, prefill, pieces of it, nobody.
+STEP = ((37, 1), (0, 5), (16, 3), (100, 1), (0, 0), (7, 20), (31, 1), (0, 1))
+FILLING = 3  # tokens of no sequence at the end: a captured step is rarely full
+BLOCKS = tuning.Blocks(32, 16, 4, 1, pack=4)
+
+
+class Case(NamedTuple):
+    """One attention to try."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    dim: int = 32
+    v_dim: int = 32
+    kind: MaskKind = MaskKind.CAUSAL
+    window: Window = Window(-1, 0)
+    softcap: float = 0.0
+    sinks: bool = False
+    bias: Bias = Bias.NONE
+    shared: bool = False
+
+
+CASES = {
+    "causal": Case(),
+    "one key head": Case(heads=6, kv_heads=1),
+    "three a group": Case(heads=6, kv_heads=2),
+    "head by head": Case(heads=2, kv_heads=2, dim=64, v_dim=64),
+    "80": Case(dim=80, v_dim=80),
+    "values narrower": Case(dim=48, v_dim=16),
+    "window": Case(window=Window(20, 0)),
+    "window to itself": Case(window=Window(0, 0)),
+    "chunked": Case(kind=MaskKind.CHUNKED, window=Window(29, 0)),
+    "soft cap": Case(softcap=3.0),
+    "sinks": Case(sinks=True, window=Window(16, 0)),
+    "alibi": Case(bias=Bias.ALIBI),
+    "relative": Case(bias=Bias.RELATIVE),
+    "keys of an earlier layer": Case(shared=True),
+    "everything": Case(4, 2, 80, 48, MaskKind.CAUSAL, Window(50, 0), 5.0, True, Bias.RELATIVE),
+}
+
+
+class Inputs(NamedTuple):
+    """Tensors of a case."""
+
+    q: Tensor
+    k: Tensor | None
+    v: Tensor | None
+    k_cache: Tensor
+    v_cache: Tensor
+    slots: Tensor
+    blocks: Tensor
+    cu_seqlens: Tensor
+    context: Tensor
+    sinks: Tensor | None
+    bias: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        """All numbers that are not whole in a dtype; copies, since an attention writes its caches."""
+        made = (x.to(dtype) if x is not None and x.is_floating_point() else x for x in self)
+        return Inputs(*(None if x is None else x.clone() for x in made))
+
+
+def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", step: Any = STEP) -> Inputs:
+    """Blocks lie in no order, and what no sequence holds is no number."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    counts = [-(-(held + new) // SIZE) for held, new in step]
+    total, most = sum(counts) + 3, max(counts)
+    order = torch.randperm(total, generator=generator).tolist()
+    blocks = torch.full((len(step), most + 1), -1, dtype=torch.int32)
+    caches = [torch.full((total, SIZE, case.kv_heads, width), torch.nan).to(device, dtype)
+              for width in (case.dim, case.v_dim)]  # fmt: skip
+    slots = []
+    for row, ((held, new), count) in enumerate(zip(step, counts, strict=True)):
+        blocks[row, :count] = torch.tensor([order.pop() for _ in range(count)], dtype=torch.int32)
+        places = [int(blocks[row, place // SIZE]) * SIZE + place % SIZE for place in range(held + new)]
+        there = places if case.shared else places[:held]
+        for cache in caches:
+            cache.flatten(0, 1)[there] = draw(len(there), *cache.shape[2:]) * 1.5
+        slots += places[held:]
+    slots += [-1] * FILLING
+    bounds = torch.tensor([0, *itertools.accumulate(new for _, new in step)], dtype=torch.int32, device=device)
+    width = case.kv_heads * (case.dim + case.v_dim)
+    fused = draw(len(slots), case.heads * case.dim + width) * 1.5
+    q, k, v = fused.split((case.heads * case.dim, case.kv_heads * case.dim, case.kv_heads * case.v_dim), 1)
+    bias = {Bias.NONE: None, Bias.ALIBI: draw(case.heads).abs() / 8, Bias.RELATIVE: draw(case.heads, 41)}[case.bias]
+    return Inputs(
+        q.unflatten(1, (-1, case.dim)), None if case.shared else k.unflatten(1, (-1, case.dim)),
+        None if case.shared else v.unflatten(1, (-1, case.v_dim)), caches[0], caches[1],
+        torch.tensor(slots, device=device), blocks.to(device), bounds,
+        torch.tensor([held for held, _ in step], dtype=torch.int32, device=device),
+        draw(case.heads) if case.sinks else None, bias,
+    )  # fmt: skip
+
+
+def by_definition(case: Case, given: Inputs) -> Tensor:
+    return cached.attention_paged(
+        *given, case.dim**-0.5, case.kind, list(case.window), case.softcap, str(case.bias)
+    )  # fmt: skip
+
+
+def by_kernel(case: Case, given: Inputs) -> Tensor:
+    """By the launches of the operators that Inductor sees."""
+    from headrace.backends.kernels.attention import op, paged
+
+    form = op.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
+    rows = op.tile_rows(given.q, given.k_cache[0], BLOCKS)
+    tiles = op.listed(given.cu_seqlens, given.q.shape[0], rows, named=True)
+    kernels = paged.Kernels()
+    if given.k is not None and given.v is not None:
+        paged.written(given.k, given.v, given.k_cache, given.v_cache, given.slots, kernels)
+    return paged.attended(
+        given.q, given.k_cache, given.v_cache, given.blocks, given.context, tiles, BLOCKS, form, given.sinks,
+        given.bias, kernels,
+    )  # fmt: skip
+
+
+def check(case: Case, dtype: torch.dtype, device: str = "cpu", step: Any = STEP) -> None:
+    """Within twice the error of plain attention in float32, rounded to the dtype; and the caches as they should be."""
+    given = inputs(case, dtype, device, step)
+    exact, plain, mine = given.to(torch.float64), given.to(torch.float32), given.to(dtype)
+    right = by_definition(case, exact)
+    own = rmse(by_definition(case, plain).to(dtype), right)
+    found = by_kernel(case, mine)
+    assert torch.isfinite(found).all()
+    assert rmse(found, right) <= 2 * own + 1e-8, f"{rmse(found, right):.2e} against {own:.2e}"
+    assert not found[sum(new for _, new in step) :].any(), "rows of no sequence are zeros"
+    for cache, same in ((mine.k_cache, exact.k_cache), (mine.v_cache, exact.v_cache)):
+        assert torch.equal(cache.double().nan_to_num(7), same.nan_to_num(7)), (
+            "the caches hold what the definition puts there"
+        )
+
+
+def check_cross(dtype: torch.dtype, device: str = "cpu") -> None:
+    """An encoder's rows, all of which every query sees."""
+    from headrace.backends.kernels.attention import op, paged
+
+    case = Case(shared=True)
+    step = ((50, 2), (1, 1), (16, 3), (33, 0))
+    given = inputs(case, dtype, device, [(held + new, 0) for held, new in step])
+    q = torch.randn(sum(new for _, new in step), case.heads, case.dim, generator=torch.Generator().manual_seed(1))
+    bounds = torch.tensor([0, *itertools.accumulate(new for _, new in step)], dtype=torch.int32, device=device)
+    given = given._replace(q=q.to(device, dtype), cu_seqlens=bounds)
+
+    def definition(to: torch.dtype) -> Tensor:
+        one = given.to(to)
+        return cached.attention_cross(
+            one.q, one.k_cache, one.v_cache, one.blocks, bounds, one.context, None, case.dim**-0.5, 0.0
+        )
+
+    right = definition(torch.float64)
+    tiles = op.listed(bounds, len(q), op.tile_rows(given.q, given.k_cache[0], BLOCKS), named=True)
+    form = op.Form(case.dim**-0.5)
+    found = paged.attended(
+        given.q, given.k_cache, given.v_cache, given.blocks, given.context, tiles, BLOCKS, form, None, None,
+        paged.Kernels(),
+    )  # fmt: skip
+    assert rmse(found, right) <= 2 * rmse(definition(torch.float32).to(dtype), right) + 1e-8
+
+
+def interpreted() -> None:
+    """The kernels on the CPU; called in a process whose environment has TRITON_INTERPRET."""
+    from headrace.backends.kernels.attention import paged
+
+    patch_interpreter()
+    for programs in (1, 64):  # without splits, and with
+        paged.PROGRAMS = programs
+        for (name, case), dtype in itertools.product(CASES.items(), (torch.float32, torch.bfloat16)):
+            if dtype == torch.bfloat16 and name not in {"causal", "everything"}:
+                continue
+            try:
+                check(case, dtype)
+            except AssertionError as error:
+                raise AssertionError(f"{name}, {dtype}, {programs} programs: {error}") from error
+        check_cross(torch.float32)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+def test_kernels_under_the_interpreter() -> None:
+    """Every mask, bias and head size against float64, keys whole and split."""
+    run_interpreted("from tests.backends.kernels.test_paged import interpreted\ninterpreted()")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_on_a_gpu(name: str, dtype: torch.dtype) -> None:
+    check(CASES[name], dtype, "cuda")
+    check(CASES[name], dtype, "cuda", [(100 * n, 1) for n in range(80)])  # so many that no keys are split
+
+
+@pytest.mark.gpu
+def test_cross_attention_on_a_gpu() -> None:
+    check_cross(torch.bfloat16, "cuda")
