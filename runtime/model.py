@@ -432,11 +432,11 @@ class CompiledModel(Embedding, Iterating):
         """
         return multiple_choice(self._call(Task.MULTIPLE_CHOICE, **options), questions)
 
-    def raw(self, texts: Any, **options: Unpack[Options]) -> list[Raw]:
+    def raw(self, texts: Requests, **options: Unpack[Options]) -> list[Raw]:
         """What the model's own head returns of each text or array, where no other task is of it.
 
-        Such are next sentences, replaced tokens, speech recognition (CTC) and what a model returns
-        besides its hidden rows.
+        Such are pretraining heads, replaced tokens, speech recognition (CTC) and what a model returns besides its
+        hidden rows.
 
         Returns:
             Of each text the float32 arrays that the model returns, by the model's own names: [tokens, ...] where there
@@ -445,7 +445,7 @@ class CompiledModel(Embedding, Iterating):
         Raises:
             TaskNotEnabledError: the head is one that another task is of, or returns what follows no text.
         """
-        return raw(self._call(self.engine.require(Task.RAW), **options), texts)
+        return raw(self._call(Task.RAW, **options), texts)
 
     def fill_mask(
         self, texts: Requests, top: int = 5, **options: Unpack[Options]
