@@ -93,6 +93,8 @@ EXTRAS = {
     "onnx_ir": "export",
     "llguidance": "guided",
     "scipy": "sparse",
+    "PIL": "vision",
+    "soxr": "audio",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -179,6 +180,7 @@ def read_facts(exported: ExportedProgram, look: Look) -> Facts:
         decoding=_decoding(exported, look),
         active=said.sentence.active if said.sentence else None,
         interaction=said.interaction,
+        processor=json.dumps(said.processor, sort_keys=True) if said.processor and model.signature.arrays else "",
     )
 
 

@@ -297,6 +297,8 @@ class Facts:
         decoding: how tokens follow one another, None where the head is none of a language model.
         active: the most numbers of a sparse vector that are not zero; None keeps all.
         interaction: which of a text's vectors score, None where texts are not compared so.
+        processor: the configuration, as JSON, of what makes the arrays that it reads of images or sound; "" where the
+            folder has none.
     """
 
     positions: Positions
@@ -310,6 +312,7 @@ class Facts:
     decoding: Decoding | None = None
     active: int | None = None
     interaction: Interaction | None = None
+    processor: str = ""
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.
