@@ -95,6 +95,8 @@ EXTRAS = {
     "scipy": "sparse",
     "pyarrow": "arrow",
     **dict.fromkeys(("starlette", "uvicorn", "pydantic", "orjson", "prometheus_client"), "serve"),
+    "PIL": "vision",
+    "soxr": "audio",
 }
 
 

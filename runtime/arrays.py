@@ -1,6 +1,6 @@
 """Arrays to requests: which are accepted by a model that reads pixels, samples or features in place of text.
 
-Headrace decodes no image, reads no sound file and resamples nothing: a model's own processor does that.
+Images and sound become arrays by the processor of the model's folder, where it has one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Axis, Input, Program
 from headrace.ir.printer import axes_text
+from headrace.runtime.media.processor import Processor
 from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.text.validate import counts, read_array
 
@@ -46,6 +47,8 @@ class Arrays:
         self._axes = self._input.axes[1:]
         self._free = free_axis(self._input)
         self._rows, self._budget = program.signature.rows, token_budget
+        said = program.facts.processor
+        self._processor = Processor(self._input, said) if said else None
         if max_length is not None:
             self.bounded(max_length)
         if token_budget is not None and (not counts(token_budget) or token_budget < (program.signature.rows or 1)):
@@ -57,7 +60,12 @@ class Arrays:
             raise InputError(f"token_budget is {token_budget!r}, the rows in one step at most; {least}.")
 
     def drawn(self, given: Any, pairs: bool = False) -> Iterator[Any]:
-        """One array or many, one after the other: an array of the input's own rank is one, of one more a batch."""
+        """One array or many, one after the other: an array of the input's own rank is one, of one more a batch.
+
+        One file, image or sound with its rate is one too.
+        """
+        if self._processor is not None and not isinstance(given, list) and self._processor.takes(given):
+            return iter([given])
         if hasattr(given, "__array__"):
             array = read_array(given)[0]
             batch = given if array is None else array
@@ -114,6 +122,8 @@ class Arrays:
         return len(encoded), [encoded]
 
     def _checked(self, one: Any, number: int) -> Given:
+        if self._processor is not None and self._processor.takes(one):
+            one = self._processor.array(one, number)
         if isinstance(one, (str, bytes, Mapping)):
             raise self._refusal(f"Request {number} is {reprlib.repr(one)}")
         if isinstance(one, np.ma.MaskedArray):
@@ -150,9 +160,12 @@ class Arrays:
         name = self._input.name
         # The transformers class that makes such arrays of files: images have a height.
         maker = "AutoImageProcessor" if any(axis.name == "height" for axis in self._axes) else "AutoFeatureExtractor"
+        if self._processor is not None:
+            also = f"{self._processor.accepts}, of which its folder's processor makes such arrays"
+            return InputError(f"{met}; the model reads {self._described()}, one a request; or {also}.")
         return InputError(
-            f"{met}; the model reads {self._described()}, one a request. Headrace decodes no files and resamples "
-            f"nothing: make the arrays with the model's own processor, transformers.{maker}, "
+            f"{met}; the model reads {self._described()}, one a request. Its folder holds no processor "
+            f"(preprocessor_config.json) that would read files: make the arrays with transformers.{maker}, "
             f'processor(..., return_tensors="np")["{name}"].'
         )
 

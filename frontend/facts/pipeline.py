@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -183,6 +184,7 @@ def read_facts(exported: ExportedProgram, look: Look) -> Facts:
         interaction=said.interaction,
         unweighed=said.unweighed,
         raw=look.model.seen.raw,
+        processor=json.dumps(said.processor, sort_keys=True) if said.processor and model.signature.arrays else "",
     )
 
 

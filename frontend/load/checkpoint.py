@@ -34,6 +34,7 @@ from headrace.frontend.load.pipeline import (
     held_pipeline,
     read_pipeline,
 )
+from headrace.frontend.load.processor import read_processor_config
 from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
@@ -156,7 +157,7 @@ def load(
         sentence=said.sentence,
         missing=missing,
         side_files=_side_files(folder, weights) | linked,
-        processor=_read_processor(weights),
+        processor=read_processor_config(weights),
         text=said.text,
         similarity=said.similarity,
         activation=said.activation,
@@ -357,16 +358,6 @@ def _config(folder: Path, trust_remote_code: bool, options: dict[str, Any]) -> A
         )
         require_known({key: unused[key] for key in options if key in unused}, f"config_kwargs beside {path}", ())
         return config
-
-
-def _read_processor(folder: Path) -> dict[str, Any]:
-    """The image processor or feature extractor; transformers 5 may write it into the file of a joint processor."""
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        if (path := folder / name).is_file():
-            with readable(path):
-                read = json.loads(path.read_text())
-                return dict(read.get("image_processor") or read.get("feature_extractor") or read)
-    return {}
 
 
 def read_tokenizer(given: Any, trust_remote_code: bool = False, **options: Any) -> Any:

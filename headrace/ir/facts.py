@@ -329,6 +329,8 @@ class Facts:
         interaction: which of a text's vectors score, None where texts are not compared so.
         unweighed: token ids whose weights are no part of a sparse vector that is made of tokens' weights.
         raw: what the output `raw` holds side by side; empty where there is none.
+        processor: the configuration, as JSON, of what makes the arrays that it reads of images or sound; "" where the
+            folder has none.
     """
 
     positions: Positions
@@ -344,6 +346,7 @@ class Facts:
     interaction: Interaction | None = None
     unweighed: tuple[int, ...] = ()
     raw: tuple[RawPart, ...] = ()
+    processor: str = ""
 
     def __post_init__(self) -> None:
         """Refuse bounds that leave room for no token.

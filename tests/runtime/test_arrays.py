@@ -152,8 +152,8 @@ def test_the_command_line_reads_npy_files(images, tmp_path):
     np.save(path, images[0])
     (read,) = read_arrays([str(path)])
     np.testing.assert_array_equal(read, images[0])
-    with pytest.raises(InputError, match=r"a cat cannot be read as a \.npy file .*The model reads arrays"):
-        read_arrays(["a cat"])
+    with pytest.raises(InputError, match=r"a cat\.npy cannot be read as a \.npy file .*The model reads arrays"):
+        read_arrays(["a cat.npy"])
     np.save(path, np.array([{}]), allow_pickle=True)
     with pytest.raises(InputError, match="cannot be read"):
         read_arrays([str(path)])

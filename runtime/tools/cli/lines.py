@@ -151,20 +151,23 @@ def _short(text: str) -> str:
     return printable(text if len(text) <= 40 else text[:37] + "...")
 
 
-def read_arrays(paths: Sequence[Request]) -> list[np.ndarray[Any, Any]]:
-    """The array in each .npy file, for a model that reads arrays.
+def read_arrays(paths: Sequence[Request]) -> list[Any]:
+    """The array in each .npy file, for a model that reads arrays; other paths are for its processor to read.
 
     Raises:
-        InputError: a request that is no such file.
+        InputError: a .npy file that cannot be read.
     """
-    found = []
+    found = list[Any]()
     for path in paths:
+        if not str(path).endswith(".npy"):
+            found.append(path)
+            continue
         try:
             found.append(np.load(str(path), allow_pickle=False))
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{_short(str(path))} cannot be read as a .npy file ({error}). The model reads arrays: give the path "
-                "of one file a request, as numpy.save writes it; Headrace decodes no images and no sound."
+                "of one file a request, as numpy.save writes it, or of an image or a WAV file."
             ) from error
     return found
 

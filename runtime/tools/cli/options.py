@@ -13,7 +13,7 @@ Model = Annotated[
 Source = Annotated[str, typer.Argument(help="A model folder or a hub id.")]
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(help="Texts, or .npy files of arrays; without any, lines of --input or standard input."),
+    typer.Argument(help="Texts, or image, WAV or .npy files; without any, lines of --input or standard input."),
 ]
 Input = Annotated[Path | None, typer.Option("--input", "-i", help="Read texts from this file's lines.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Take every line as a text, even where it is JSON.")]
