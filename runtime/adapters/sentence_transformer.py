@@ -17,6 +17,7 @@ from headrace.runtime.model import CompiledModel
 from headrace.runtime.tasks.precision import Precision, quantised, read_precision
 from headrace.runtime.tasks.vectors import normalise, similarity, similarity_pairwise
 from headrace.runtime.text.prompts import Verbatim
+from headrace.runtime.text.tokenizer_keys import IDS
 from headrace.tasks import answering
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class SentenceTransformer:
         """Everything of one pass, a text at a time."""
         found = self.compiled.run(given, (Task.EMBED, Task.TOKEN_EMBED), **options)
         vectors = self._finished(found[Task.EMBED], False, kept, None)
-        names = ("input_ids", "token_embeddings", "sentence_embedding")
+        names = (IDS, "token_embeddings", "sentence_embedding")
         rows = zip(found["token_ids"], found[Task.TOKEN_EMBED], vectors, strict=True)
         return [dict(zip(names, map(_tensor, row), strict=True)) for row in rows]
 
