@@ -24,6 +24,8 @@ from headrace.frontend.load.interaction import read_interaction
 from headrace.frontend.load.keys import require_known
 from headrace.frontend.load.modules.chain import LAYERS
 from headrace.frontend.load.modules.static import read_static, static_rules, static_tokenizer
+from headrace.frontend.load.modules.words import FILE as WORD_FILE
+from headrace.frontend.load.modules.words import read_words
 from headrace.frontend.load.pipeline import (
     CLIP,
     MODULES,
@@ -40,8 +42,6 @@ from headrace.frontend.load.sentence_transformers import SentenceModules, read_s
 from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.text_side import TextSide
 from headrace.frontend.load.weights import WEIGHTS, read_weights
-from headrace.frontend.load.words import FILE as WORD_FILE
-from headrace.frontend.load.words import read_words
 from headrace.ir import Interaction, Similarity, TextRules
 from headrace.utils.home import expanded
 from headrace.utils.inside import inside

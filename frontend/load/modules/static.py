@@ -13,8 +13,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from headrace.errors import LoadError
 from headrace.frontend.load.modules.build import weights_of
+from headrace.frontend.load.modules.words import keeps_special, word_limit, word_tokenizer
 from headrace.frontend.load.pipeline import BAG, SPARSE_STATIC, STATIC, WORDS, Step
-from headrace.frontend.load.words import keeps_special, word_limit, word_tokenizer
 from headrace.ir import TextRules
 
 FILE = "tokenizer.json"

@@ -14,7 +14,7 @@ import torch
 import headrace
 from headrace.errors import InputError, LoadError
 from headrace.frontend.load.checkpoint import load
-from headrace.frontend.load.words import WordTokenizer
+from headrace.frontend.load.modules.words import WordTokenizer
 from tests.words import bert_like
 
 st = pytest.importorskip("sentence_transformers")
