@@ -30,7 +30,7 @@ from headrace.utils.scratch import require_cache
 if TYPE_CHECKING:
     from headrace.runtime.adapters.cross_encoder import CrossEncoder
     from headrace.runtime.adapters.sentence_transformer import SentenceTransformer
-    from headrace.runtime.api import Lowered, Traced, compile, lower, trace
+    from headrace.runtime.api import Lowered, Traced, compile, compile_towers, lower, trace
     from headrace.runtime.artifact.saved_model import load
     from headrace.runtime.generate.generation import Generation
     from headrace.runtime.model import CompiledModel
@@ -38,12 +38,16 @@ if TYPE_CHECKING:
     from headrace.runtime.tasks.classify import Classification
     from headrace.runtime.tasks.precision import ranges_of
     from headrace.runtime.tasks.token_classify import Entity
+    from headrace.runtime.two_towers import TwoTowers, load_towers
 
 __version__ = "0.1.0"
 
 # Public names that need torch, and where they live.
 LAZY = {
     "compile": "headrace.runtime.api",
+    "compile_towers": "headrace.runtime.api",
+    "load_towers": "headrace.runtime.two_towers",
+    "TwoTowers": "headrace.runtime.two_towers",
     "trace": "headrace.runtime.api",
     "lower": "headrace.runtime.api",
     "load": "headrace.runtime.artifact.saved_model",
@@ -83,10 +87,13 @@ __all__ = [
     "TaskNotEnabledError",
     "TraceError",
     "Traced",
+    "TwoTowers",
     "VerifyError",
     "__version__",
     "compile",
+    "compile_towers",
     "load",
+    "load_towers",
     "lower",
     "ranges_of",
     "register_model_state",

@@ -18,6 +18,7 @@ from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
 from headrace.frontend.load.modules.pooling import pool_kind
+from headrace.frontend.load.two_towers import split
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
@@ -29,6 +30,7 @@ from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.own_tokenizer import own_copy
 from headrace.runtime.text.validate import require_choice
 from headrace.runtime.tools.inspect.report import explain
+from headrace.runtime.two_towers import TwoTowers
 from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, require_any, select
 from headrace.utils.compiler_lock import in_turn
@@ -299,8 +301,14 @@ def trace(
             trust_remote_code=trust_remote_code, tower=tower,
         )  # fmt: skip
         shown.say("Tracing the model")
-        with debug.stage("trace"):
-            traced = trace_checkpoint(checkpoint, kinds, task)
+        return _traced(checkpoint, kinds, gate, task)
+
+
+def _traced(
+    checkpoint: Checkpoint, kinds: tuple[PoolKind, ...] | None, gate: Prefill | None, task: str | None
+) -> Traced:
+    with debug.stage("trace"):
+        traced = trace_checkpoint(checkpoint, kinds, task)
     if (state := _brought_state(checkpoint)) is not None:
         # An artifact names it so: whoever loads one registers the class by that name.
         traced = Frontend(traced.program.with_(declared_state=state.__qualname__), traced.behaviour)
@@ -376,6 +384,42 @@ def _names(option: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, (tuple, list)):
         raise InputError(f"{option} is {reprlib.repr(given)}; a tuple of tasks' names is accepted.")
     return tuple(given)
+
+
+@in_turn
+def compile_towers(
+    model: Source,
+    *,
+    target: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    tokenizer: Any = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: bool | None = None,
+) -> TwoTowers:
+    """Compile both towers of a model that compares texts with images, such as CLIP's and SigLIP's.
+
+    Arguments as of `compile`.
+
+    Raises:
+        LoadError: it is no such model.
+        HeadraceError: a tower cannot be traced, typed or run here.
+    """
+    backend = find_backend(target)
+    with bar("Loading the model", shown=progress), sparing_the_old(), debug.stage("load"):
+        checkpoint = load(
+            model, dtype=_for_target(dtype, model, backend), tokenizer=tokenizer, revision=revision,
+            trust_remote_code=trust_remote_code,
+        )  # fmt: skip
+    towers = split(checkpoint)
+    text, image = (_tower(tower, backend, progress) for tower in (towers.text, towers.image))
+    return TwoTowers(text, image, towers.scale, towers.bias)
+
+
+def _tower(checkpoint: Checkpoint, backend: Backend, progress: bool | None) -> CompiledModel:
+    traced = _traced(checkpoint, (), None, Task.EMBED)
+    lowered = Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
+    return lowered.compile(task=Task.EMBED, progress=progress)
 
 
 def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:

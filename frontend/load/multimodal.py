@@ -21,7 +21,8 @@ def failure(module: nn.Module, config: Any, signature: CallSignature, what: str,
         else:
             towers = _classes_of_parts(module, config)
             named = f" (here {', '.join(towers)})" if towers else ""
-            cure = f"One tower at a time is served: load it by its own class{named} and give that."
+            both = " Both of a model that compares texts with images: headrace.compile_towers."
+            cure = f"One tower at a time is served: load it by its own class{named} and give that.{both}"
         return f"The model reads {' and '.join(read)} together, and its forward fails on token ids alone. {cure}"
     return f"The model's own forward fails on a batch of {what}: {error}"
 

@@ -202,6 +202,19 @@ def test_plain_lines_are_texts_whatever_they_look_like() -> None:
     assert list(source._read(io.BytesIO(b"".join(given)))) == [["42", '{"text": ', '"quoted"', "null"]]
 
 
+def test_lines_of_questions_and_of_choices() -> None:
+    asked = lines.parse('{"question": "a?", "context": "b"}', "Line 1", ("question", "context"))
+    assert asked == ("a?", "b")
+    assert lines.parse('{"text": "a", "choices": ["b", "c"]}', "Line 1", ("text", "choices")) == ("a", ["b", "c"])
+    assert lines.parse('{"text": ["a", "b"]}', "Line 1") == ["a", "b"]
+    with pytest.raises(headrace.InputError, match='Line 1 is a JSON object without "question"; its keys are: text'):
+        lines.parse('{"text": "a"}', "Line 1", ("question", "context"))
+    with pytest.raises(headrace.InputError, match=r'"choices" is a JSON list, .* and no string'):
+        lines.parse('{"text": "a", "choices": [1]}', "Line 1", ("text", "choices"))
+    with pytest.raises(headrace.InputError, match=r'"pair" is a JSON list, .* and no string'):
+        lines.parse('{"text": "a", "pair": ["b"]}', "Line 1")
+
+
 def test_long_input_is_read_in_chunks(headrace_: Any, saved: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.runtime.tools.cli.lines.CHUNK", 2)
     lines = "\n".join(["w5", "w6 w7", "w8", "w9", "w10"])
