@@ -28,7 +28,7 @@ from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.own_tokenizer import own_copy
-from headrace.runtime.text.validate import require_choice
+from headrace.runtime.text.validate import counts, require_choice
 from headrace.runtime.tools.inspect.report import explain
 from headrace.runtime.two_towers import TwoTowers
 from headrace.runtime.views import frame, line
@@ -207,6 +207,7 @@ class Lowered:
         beside: tuple[str, ...] = (),
         max_length: int | None = None,
         token_budget: int | None = None,
+        cache_bytes: int | None = None,
         quantize: str | None = None,
         force: bool = False,
         progress: bool | None = None,
@@ -225,10 +226,13 @@ class Lowered:
             require_any(self.program)
         self.backend.check(compiles=True)
         require_choice("force", force)
+        if cache_bytes is not None and not counts(cache_bytes):
+            raise InputError(f"cache_bytes is {cache_bytes!r}; an int of 1 and above is accepted.")
         require_scheme(quantize, self.backend, self.program.dtype)
         model = CompiledModel(
             self.program, self.backend, own_copy(self.tokenizer), task=task, max_length=max_length,
-            token_budget=token_budget, side_files=self.side_files, quantize=quantize, force=force, state=self.state,
+            token_budget=token_budget, cache_bytes=cache_bytes, side_files=self.side_files, quantize=quantize,
+            force=force, state=self.state,
         )  # fmt: skip
         if beside and model.task is not None:
             model.engine.joint_lane((model.task, *_names("beside", beside)), progress)
@@ -336,6 +340,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     pooling: str | tuple[str, ...] | None = None,
     tower: str | None = None,
     token_budget: int | None = None,
+    cache_bytes: int | None = None,
     quantize: str | None = None,
     force: bool = False,
     revision: str | None = None,
@@ -356,6 +361,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         token_budget: padded tokens in one step at most. A longer text of a causal model that prefills in chunks comes
             in pieces, whose keys and values are kept meanwhile, where the target keeps any (reference, cpu); any other
             is an error, or truncated where asked.
+        cache_bytes: what texts keep between steps at most (keys, values, states); None takes half of the free memory.
         quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
             answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
         force: keep a quantised model whose answers fail that gate.
@@ -375,8 +381,8 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
-        task=task, beside=beside, max_length=max_length, token_budget=token_budget, quantize=quantize, force=force,
-        progress=progress,
+        task=task, beside=beside, max_length=max_length, token_budget=token_budget, cache_bytes=cache_bytes,
+        quantize=quantize, force=force, progress=progress,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from headrace.runtime.tasks.answer_question import FoundAnswer, answer_question
 from headrace.runtime.tasks.classify import Classification, classify
 from headrace.runtime.tasks.fill_mask import Fill, fill_mask
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
-from headrace.runtime.tasks.interface import Call, Options, Requests
+from headrace.runtime.tasks.interface import Call, Options, Requests, require_known
 from headrace.runtime.tasks.multiple_choice import Choice, multiple_choice
 from headrace.runtime.tasks.one_pass import run
 from headrace.runtime.tasks.output import NUMPY, as_output
@@ -61,6 +62,7 @@ class CompiledModel(Embedding, Iterating):
         task: str | None = None,
         max_length: int | None = None,
         token_budget: int | None = None,
+        cache_bytes: int | None = None,
         lanes: Mapping[str, Lane] | None = None,
         side_files: Mapping[str, str | None] | None = None,
         quantize: str | None = None,
@@ -87,7 +89,9 @@ class CompiledModel(Embedding, Iterating):
             warn(warning)
         self._first, self._kept = 0, dict[Any, Any]()
         self.max_length, self.side_files = max_length, dict(side_files or {})
-        self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state)
+        self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state, cache_bytes)
+        if self.engine.in_pieces and not counts(token_budget):
+            raise InputError(f"token_budget is {token_budget!r}; an int of 1 and above is accepted.")
         longest = None if self.engine.in_pieces else token_budget
         self._reader: Texts | Arrays = (
             Arrays(program, max_length, longest)
@@ -282,8 +286,10 @@ class CompiledModel(Embedding, Iterating):
             TargetError: this version has no runtime for it.
         """
         chosen = self.engine.require(self._default() if task is None else task)
-        call = self._call(chosen, truncate, batch_size, progress, max_length)
-        return as_output(answering(chosen).answer(call, texts, **options), output)
+        call, function = self._call(chosen, truncate, batch_size, progress, max_length), answering(chosen).answer
+        if chosen is not Task.GENERATE:
+            require_known(options, [*inspect.signature(function).parameters][2:], f"of {chosen}")
+        return as_output(function(call, texts, **options), output)
 
     def call(self, task: str) -> Call:
         """What answers a task, for who reads, runs and finishes requests of several callers together.
@@ -295,8 +301,9 @@ class CompiledModel(Embedding, Iterating):
 
     def _call(
         self, task: Task, truncate: bool | str | None = None, batch_size: int | None = None,
-        progress: bool | None = None, max_length: int | None = None,
+        progress: bool | None = None, max_length: int | None = None, **unknown: Any,
     ) -> Call:  # fmt: skip
+        require_known(unknown, Options.__annotations__, f"of {task} that every task has")
         reader = self._reader if max_length is None else self._reader.bounded(max_length)
         return Call(
             task, self.engine, reader, self._tokenizer, self._kept, max_length or self.max_length, self._first,

@@ -185,7 +185,13 @@ def _read_vocabulary(tokenizer: Any, width: int, ends: tuple[int, ...]) -> Any:
     if backend is None or not ends:
         lacks = "no tokenizer.json" if backend is None else "no end token, which ends a JSON text"
         raise InputError(f"json_schema cannot be followed: the model has {lacks}.")
-    return LLTokenizer(backend.to_str(), n_vocab=width, eos_token=list(ends))
+    try:
+        return LLTokenizer(backend.to_str(), n_vocab=width, eos_token=list(ends))
+    except ValueError as error:
+        raise InputError(
+            f"json_schema cannot be followed: llguidance does not read this tokenizer ({error}). Leave json_schema out, "
+            "or name the texts by choice=."
+        ) from error
 
 
 def _tokens(tokenizer: Any, text: str, width: int) -> list[int]:

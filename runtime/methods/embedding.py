@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Literal, Unpack, overload
 
+from headrace.errors import InputError
 from headrace.ir import Program, Task
 from headrace.runtime.engine.engine import Array
 from headrace.runtime.tasks.embed import embed
@@ -40,7 +43,7 @@ class Embedding(ABC):
     @abstractmethod
     def _call(
         self, task: Task, truncate: bool | str | None = None, batch_size: int | None = None,
-        progress: bool | None = None, max_length: int | None = None,
+        progress: bool | None = None, max_length: int | None = None, **unknown: Any,
     ) -> Call: ...  # fmt: skip
 
     @overload
@@ -87,10 +90,12 @@ class Embedding(ABC):
 
     def embed_query(self, texts: Requests, **options: Unpack[EmbedOptions]) -> Array:
         """`embed` by the folder's prompt for queries, where it has one. Options as there, but for the prompt."""
+        _refuse_prompt(options, "embed_query")
         return self.embed(texts, prompt=side_prompt(self.program, "query"), **options)
 
     def embed_document(self, texts: Requests, **options: Unpack[EmbedOptions]) -> Array:
         """`embed` by the folder's prompt for documents, where it has one. Options as there, but for the prompt."""
+        _refuse_prompt(options, "embed_document")
         return self.embed(texts, prompt=side_prompt(self.program, "document"), **options)
 
     @overload
@@ -168,6 +173,8 @@ class Embedding(ABC):
         Raises:
             InputError: the vectors are not over the tokenizer's vocabulary, or there is no tokenizer.
         """
+        if not isinstance(vectors, SparseVectors):
+            raise InputError(f"vectors is {reprlib.repr(vectors)}; what sparse_embed answers is accepted.")
         return [words(one, vocabulary_of(self._tokenizer, vectors.width), top) for one in vectors]
 
     def similarity(self, a: Array, b: Array) -> Array:
@@ -182,3 +189,9 @@ class Embedding(ABC):
     def similarity_pairwise(self, a: Array, b: Array) -> Array:
         """How near each row of `a` [n, d] is to the row of `b` [n, d] in its place: [n]. As `similarity` else."""
         return similarity_pairwise(a, b, compared_by(self.program, a))
+
+
+def _refuse_prompt(options: Mapping[str, Any], method: str) -> None:
+    for name in ("prompt", "prompt_name"):
+        if name in options:
+            raise InputError(f"{method} brings the folder's own prompt, and {name}= another. Call embed with {name}=.")

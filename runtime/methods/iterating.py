@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Self
 
+import numpy as np
+
+from headrace.errors import InputError
 from headrace.ir import PER_TOKEN_OUTPUTS, Program, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
@@ -126,6 +129,8 @@ class Iterating(ABC):
         row = FLOAT * output.width if output.kind in PER_TOKEN_OUTPUTS else 0
         taken, held = list[Any](), 0
         for one in islice(source, AHEAD):
+            if isinstance(one, (int, np.integer)):  # some of them in a list would read as one request of ids
+                raise InputError(f"A request is {one!r}; texts are accepted, or lists of token ids.")
             taken.append(one)
             held += row * about(one, None)
             if held >= HELD:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
+from headrace.errors import InputError
 from headrace.ir import Program, Task
 from headrace.runtime.places import Places, once
 from headrace.tasks import answering
@@ -196,6 +197,16 @@ class Call:
     ) -> Iterator[Sequence[Request]]:
         sizes = self.engine.sizes(*(tasks or (self.task,)))
         return self.reader.ahead(kept, places=places, sizes=sizes, truncate=self.truncate, **options)
+
+
+def require_known(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Refuse an option that there is not, by its name.
+
+    Raises:
+        InputError: one of those that were given is none of the known.
+    """
+    for name in given.keys() - set(known):
+        raise InputError(f"There is no option {name!r} {what}; {', '.join(known) or 'none'} are accepted.")
 
 
 def noted(

@@ -26,6 +26,9 @@ def as_output(made: Any, output: str) -> Any:
         return made
     if output not in OUTPUTS:
         raise InputError(f"output is {reprlib.repr(output)}; choose from {', '.join(OUTPUTS)}.")
+    arrays = made if isinstance(made, list) else [made]
+    if not all(isinstance(one, (np.ndarray, SparseVectors)) for one in arrays):
+        raise InputError(f"output is {output!r}, and the task answers no vectors. Leave it out.")
     try:
         return _tensors(made) if output == TORCH else _columns(made)
     except ImportError as error:

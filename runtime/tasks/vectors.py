@@ -145,9 +145,11 @@ COMPARED: dict[Similarity, Callable[[Doubles, Doubles], Doubles]] = {
 
 
 def _numbers(given: Any) -> NDArray[Any]:
-    array, why = read_array(given)
+    array, why = read_array(given.to_pylist() if hasattr(given, "to_pylist") else given)  # a column of Arrow's
     if array is None:
         raise TypeError(why)
+    if array.ndim == 1 and not array.size:
+        return array.reshape(0, 0)  # no vectors, not one of no width
     if not array.ndim:
         raise TypeError("a vector has an axis")
     if array.dtype.kind not in "fiub":

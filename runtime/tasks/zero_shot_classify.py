@@ -16,10 +16,12 @@ from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.interface import Answering, Call, Command
 from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.prompts import require_unicode
 from headrace.runtime.text.truncation import read_truncate
 from headrace.runtime.text.validate import require_choice
 
-TEMPLATE = "This example is {}."
+PLACE = "{}"
+TEMPLATE = f"This example is {PLACE}."
 
 Labels = Annotated[list[str] | None, "A label to choose from; comes again for each."]
 Template = Annotated[str, "The sentence that a label makes in place of {}."]
@@ -44,7 +46,7 @@ def zero_shot_classify(
             raise InputError(f"Text {number} is {reprlib.repr(text)}; here a str is accepted.")
     if not listed:
         return []
-    hypotheses = [hypothesis_template.format(label) for label in wanted]
+    hypotheses = [hypothesis_template.replace(PLACE, label) for label in wanted]
     rows = np.reshape(call.encoded_rows(_encoded(call, listed, hypotheses)), (len(listed), len(wanted), -1))
     held = call.program.facts.labels
     assert held is not None
@@ -93,17 +95,15 @@ def _classification(labels: list[str], scores: NDArray[np.float32]) -> Classific
 def _require_labels(labels: Any) -> list[str]:
     if not isinstance(labels, (list, tuple)) or not labels or not all(isinstance(one, str) and one for one in labels):
         raise InputError(f"labels is {reprlib.repr(labels)}; a list of the labels to choose from is accepted, as str.")
+    for label in labels:
+        require_unicode(label, f"The label {label!r}")
     if twice := sorted({one for one in labels if labels.count(one) > 1}):
         raise InputError(f"labels holds {', '.join(twice)} twice. Name each once.")
     return list(labels)
 
 
 def _require_template(template: Any) -> None:
-    try:
-        fits = isinstance(template, str) and template.format("a") != template
-    except (IndexError, KeyError, ValueError):
-        fits = False
-    if not fits:
+    if not isinstance(template, str) or PLACE not in template:
         raise InputError(
             f"hypothesis_template is {reprlib.repr(template)}; a sentence with {{}} where the label goes is accepted, "
             f'e.g. "{TEMPLATE}"'

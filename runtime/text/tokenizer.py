@@ -51,6 +51,7 @@ class Reading:
         before: the prompt that goes before each; `prompted` where the caller named one.
         offsets: whether to say where the tokens stand.
         places: where they stand in the caller's list.
+        refuses: whether the caller said that longer ones are refused.
     """
 
     cuts: Strategy | None
@@ -59,6 +60,7 @@ class Reading:
     prompted: bool
     offsets: bool
     places: Places
+    refuses: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,14 @@ class Part:
         requests: each text, or the two of each pair.
         pieces: what the tokenizer reads of each.
         given: the requests that came as token ids, by their place among all of the part.
+        refuses: whether the caller said that longer texts are refused.
     """
 
     numbers: list[int]
     requests: list[tuple[str, ...]]
     pieces: list[Piece]
     given: dict[int, Encoded]
+    refuses: bool = False
 
     def whole(self, texts: list[Encoded]) -> list[Encoded]:
         """The texts, and in their places the requests that came as token ids."""
@@ -203,7 +207,7 @@ class Texts:
         _require(self._tokenizer, offsets)
         cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs)
         before = "" if offsets else find_prompt(self._program, prompt)
-        reading = Reading(cuts, pairs, before, bool(prompt), offsets, places)
+        reading = Reading(cuts, pairs, before, bool(prompt), offsets, places, refuses=truncate is False)
         most = None if self._bound.length is None else first_size(self._bound.length)
 
         # What truncates in one go says how much it took away; of pairs, few have to be truncated.
@@ -279,10 +283,10 @@ class Texts:
                 requests.append(self._request(texts[request], reading, number))
         longest, side = self._bound.length, self._tokenizer.truncation_side
         if longest is None:
-            return Part(numbers, requests, [Piece(parts) for parts in requests], given)
+            return Part(numbers, requests, [Piece(parts) for parts in requests], given, reading.refuses)
         strategy = reading.cuts or Strategy.LONGEST_FIRST
         pieces = [clip(parts, first_size(longest), side, strategy) for parts in requests]
-        return Part(numbers, requests, pieces, given)
+        return Part(numbers, requests, pieces, given, reading.refuses)
 
     def _given(self, ids: Any, reading: Reading, number: int) -> Encoded:
         """A request that came as token ids."""
@@ -322,7 +326,8 @@ class Texts:
         for part in parts:
             if not isinstance(part, str) or len(parts) != 1 + reading.pairs:
                 wanted = "a pair of two str" if reading.pairs else "a str"
-                raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted, or token ids.")
+                ids = "" if reading.offsets else ", or token ids"
+                raise InputError(f"Text {number} is {reprlib.repr(text)}; here {wanted} is accepted{ids}.")
             if not part.isascii():
                 require_unicode(part, f"Text {number}")
         if self._chat is not None:
@@ -364,7 +369,7 @@ class Texts:
         others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
         return InputTooLongError(
             f"Text {part.numbers[over[0]]} has {has} tokens; at most {self._bound.length} are accepted "
-            f"({self._bound.why}){others}. Shorten or split it, or pass truncate=True."
+            f"({self._bound.why}){others}. Shorten or split it{'' if part.refuses else ', or pass truncate=True'}."
         )
 
     def warn_of_cuts(self, shortened: list[int], total: int, places: Places) -> None:

@@ -59,8 +59,8 @@ def cut(whole: Encoded, bound: Bound, stride: int, side: int, backwards: bool) -
         )
     if room <= stride:
         raise InputError(
-            f"stride is {stride}, but a window of {bound.length} tokens ({bound.why}) has room for {room} of "
-            f"the text. A stride below that is accepted; it is how many tokens neighbouring windows share."
+            f"Neighbouring windows are to share {stride} tokens (stride, doc_stride), but one of {bound.length} tokens "
+            f"({bound.why}) has room for {room} of the text. A number below that is accepted."
         )
     before, after = range(places[0]), range(places[-1] + 1, whole.length)
     return [
