@@ -35,7 +35,7 @@ def test_the_written_rows_bear_out_the_promise(written: list[dict[str, Any]]) ->
     assert len({row["architecture"] for row in written}) >= 150
     assert by_status.count(page.WITHIN) >= 0.93 * len(written)
     asked = [row for row in written if page.status(row) == page.WITHIN and row["generates"] is not None]
-    assert len(asked) >= 120
+    assert len(asked) >= 75
     assert sum(row["generates"] is True for row in asked) >= 0.9 * len(asked)
     assert page.BROKEN not in by_status
     # Both are Lara mini's at 64 tokens, twice what D1 allows there; what amplifies the rounding is not known yet.

@@ -29,7 +29,7 @@ attentions that the model's own code computes and that were found in its graph. 
 output, *allowed* what contract D1 allows there: max(1e-5, 4 x the eager model's own distance from float64). *Generates*
 is of the rows whose head continues texts and whose attention sees no later token: compiled for the task generate on the
 target reference, two prompts of 5 and 11 tokens go on together, 4 tokens a step, by the 8 tokens that transformers'
-`generate` makes of each alone, greedily.
+`generate` makes of each alone, greedily. A row that could and has no answer was not compared.
 """
 
 
