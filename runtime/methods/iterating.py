@@ -130,7 +130,7 @@ class Iterating(ABC):
         taken, held = list[Any](), 0
         for one in islice(source, AHEAD):
             if isinstance(one, (int, np.integer)):  # some of them in a list would read as one request of ids
-                raise InputError(f"A request is {one!r}; texts are accepted, or lists of token ids.")
+                raise InputError(f"A request is {one!r}; here a str is accepted, or token ids.")
             taken.append(one)
             held += row * about(one, None)
             if held >= HELD:

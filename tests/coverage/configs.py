@@ -74,7 +74,7 @@ AGREEING: dict[str, dict[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},
     "codegen": {"rotary_dim": 4},
     "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"]},
-    "deepseek_v3": ONE_GROUP | {"first_k_dense_replace": 1},
+    "deepseek_v3": ONE_GROUP,
     "deepseek_v32": ONE_GROUP,
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True,
@@ -189,6 +189,8 @@ def _shrunk(default: PretrainedConfig) -> dict[str, Any]:
     if "kv_lora_rank" in given and "num_key_value_heads" in given:
         given |= LATENT
     given |= {name: value for name, value in SPECIAL.items() if name in values}
+    if values.get("first_k_dense_replace"):  # of two layers, one with experts
+        given |= {"first_k_dense_replace": 1}
     layers = values.get("layer_types")
     if layers:
         kept = list(dict.fromkeys(layers))
