@@ -12,7 +12,7 @@ from headrace import __version__
 from headrace.errors import InputError
 from headrace.ir import Task
 from headrace.runtime.engine.engine import Array
-from headrace.runtime.serve.batcher import Reading
+from headrace.runtime.serve.batcher import Job, Reading
 from headrace.runtime.serve.endpoint import Body, Note, Route
 from headrace.runtime.serve.refusals import Dialect
 from headrace.runtime.serve.routes.embeddings import embedded
@@ -21,7 +21,7 @@ from headrace.runtime.serve.routes.labels import classified
 from headrace.runtime.serve.routes.ranking import rank
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.classify import Classification
-from headrace.runtime.tasks.sparse_embed import SparseVector, largest
+from headrace.runtime.tasks.sparse_embed import SparseVector, each
 from headrace.runtime.text.prompts import one_prompt
 
 # The side that truncation takes tokens from is the tokenizer's own.
@@ -89,15 +89,15 @@ async def embed(models: Models, asked: Embed, note: Note) -> list[Array]:
 
 async def embed_all(models: Models, asked: Inputs, note: Note) -> list[Any]:
     """A vector for each token of each text."""
-    rows = await _rows(models, asked, Task.TOKEN_EMBED, note)
-    return [np.ascontiguousarray(row) for row in rows]
+    _, job = await _read(models, asked, Task.TOKEN_EMBED, note)
+    return [np.ascontiguousarray(row) for row in job.rows]
 
 
 async def embed_sparse(models: Models, asked: Inputs, note: Note) -> list[Any]:
     """The numbers of each text's vector that are not zero."""
-    served = _found(models, asked, Task.SPARSE_EMBED)
-    rows = await _rows(models, asked, Task.SPARSE_EMBED, note)
-    return [_sparse(largest(row, served.program.facts.active)) for row in rows]
+    served, job = await _read(models, asked, Task.SPARSE_EMBED, note)
+    made = each(served.model.call(Task.SPARSE_EMBED))
+    return [_sparse(made.answer(row, one)) for row, one in zip(job.rows, job.encoded, strict=True)]
 
 
 def _sparse(vector: SparseVector) -> list[dict[str, Any]]:
@@ -106,11 +106,11 @@ def _sparse(vector: SparseVector) -> list[dict[str, Any]]:
     ]
 
 
-async def _rows(models: Models, asked: Inputs, task: Task, note: Note) -> list[Any]:
+async def _read(models: Models, asked: Inputs, task: Task, note: Note) -> tuple[Served, Job]:
     served, texts = _found(models, asked, task), listed(asked.inputs)
     job = await served.read(task, texts, Reading(prompt=_prompt(served, asked), truncate=asked.truncate))
     note |= {"model": served.name, "task": task, "texts": len(texts), "tokens": job.tokens}
-    return job.rows
+    return served, job
 
 
 async def predict(models: Models, asked: Predict, note: Note) -> list[Any]:
