@@ -67,10 +67,11 @@ class Opening:
         self.require_source()
         return headrace.lower(self.model, target=self.target, task=task, **self._options)
 
-    def compile(self, task: str | None, force: bool = False) -> CompiledModel:
+    def compile(self, task: str | None, force: bool = False, beside: tuple[str, ...] = ()) -> CompiledModel:
         """The model compiled for a task, or read back where it was saved by `headrace compile`.
 
         Args:
+            beside: as of `headrace.compile`.
             force: keep a quantised model whose answers fail the gate.
 
         Raises:
@@ -81,7 +82,7 @@ class Opening:
         if not self.is_saved:
             self._require_untrusted()
             return headrace.compile(
-                self.model, task=task, target=self.target, max_length=self.max_length,
+                self.model, task=task, beside=beside, target=self.target, max_length=self.max_length,
                 token_budget=self.token_budget, quantize=self.quantize, force=force, **self._options,
             )  # fmt: skip
         self._require_unsettled()

@@ -68,6 +68,10 @@ def models(tiny: Any) -> dict[str, Any]:
         "ranker": (tiny("bert", "AutoModelForSequenceClassification", num_labels=1), {"tokenizer": bert_like()}),
         "labeller": (tiny("bert", "AutoModelForSequenceClassification", **labels), {"tokenizer": bert_like()}),
         "writer": (tiny("qwen3", "AutoModelForCausalLM"), {"tokenizer": _writing(), "pooling": "last"}),
+        "both": (
+            tiny("qwen3", "AutoModelForCausalLM"),
+            {"tokenizer": _writing(), "pooling": "last", "task": "generate", "beside": ("embed",)},
+        ),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", headrace.HeadraceWarning)

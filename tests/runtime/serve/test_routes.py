@@ -133,6 +133,16 @@ def test_one_model_embeds_and_generates_and_what_both_read_lies_in_memory_once(r
     assert all(first[name].data_ptr() == second[name].data_ptr() for name in both)
 
 
+def test_one_program_embeds_and_chats_in_one_loop(running: Any, models: Any) -> None:
+    """Of a model that was compiled for both: one executable, and the answers of the one that has two."""
+    model, alone = models["both"], models["writer"]
+    near(running.post("/v1/embeddings", model="both", input=WORDS)["data"][0]["embedding"], alone.embed(WORDS)[0])
+    said = {"messages": [{"role": "user", "content": "w5 w6"}], "max_tokens": 4}
+    found, wanted = (running.post("/v1/chat/completions", model=name, **said) for name in ("both", "writer"))
+    assert found["choices"][0]["message"] == wanted["choices"][0]["message"]
+    assert len(model.engine.lanes) == len(model.engine._loops) == 1
+
+
 @pytest.mark.parametrize("normalize", [True, False])
 def test_tei_embed(running: Any, models: Any, normalize: bool) -> None:
     wanted = models["minilm"].embed(TEXTS, normalize=normalize)
@@ -279,7 +289,7 @@ def test_entities_of_a_model_without_labels(running: Any, models: Any) -> None:
 
 def test_a_model_that_could_be_several_must_be_named(running: Any) -> None:
     status, words = running.refused("/embed", inputs="x")
-    assert (status, words) == (422, 'minilm, writer could answer embed. Name the model: "model": "...".')
+    assert (status, words) == (422, 'minilm, writer, both could answer embed. Name the model: "model": "...".')
     assert running.refused("/v1/embeddings", input="x", model="none")[0] == 404
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headrace.errors import InputError, TaskNotEnabledError
+from headrace.errors import InputError, TargetError, TaskNotEnabledError
+from headrace.ir import Task
 from headrace.runtime.tools.cli import console
 from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import (
@@ -101,7 +103,13 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _compiled(opening: Opening, tasks: list[str]) -> Any:
-    """The model for the first of the tasks that it can be made for: some a head offers only where it is wished for."""
+    """The model for the first of the tasks that it can be made for: some a head offers only where it is wished for.
+
+    One that is to embed and to generate does both by one program, whose steps hold the texts of both.
+    """
+    if {Task.EMBED, Task.GENERATE} <= set(tasks):
+        with suppress(TaskNotEnabledError, TargetError):  # said below, of each task that was asked for
+            return opening.compile(Task.GENERATE, beside=(Task.EMBED,))
     for task in tasks:
         try:
             return opening.compile(task)
