@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TargetError
 from headrace.ir import Program
+
+if TYPE_CHECKING:  # an exported model is read without torch
+    from torch import Tensor
 
 
 def register(program: Program) -> None:

@@ -32,7 +32,7 @@ def test_keys_of_the_first_layer_are_no_encoders():
     assert [spec.window.bounded for spec in program.nodes.attention] == [True, False, True, False]
     assert program.nodes.attention[1].window == Window(-1, 0)
     assert borrowed_keys(program.graph) == {spec.node for spec in program.nodes.attention[2:]}
-    assert [spec.verdict for spec in program.nodes.attention] == [Verdict.PROVEN] * 2 + [Verdict.UNPROBED] * 2
+    assert [spec.verdict for spec in program.nodes.attention] == [Verdict.PROVEN] * 4
     ids = token_ids(20, batch=2)
     with torch.no_grad():
         expected = model(ids).last_hidden_state
