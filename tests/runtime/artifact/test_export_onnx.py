@@ -85,7 +85,8 @@ def test_loaded_answers_as_the_model(embedder: Any, exported: Path) -> None:
 
 def test_refusals_are_word_for_word_those_of_the_model(embedder: Any, exported: Path) -> None:
     loaded, model = headrace.load(exported), embedder.compile()
-    for wrong in (lambda m: m.classify("w5"), lambda m: m.embed([None]), lambda m: m([[999]]), lambda m: m.score(["a"])):
+    wrongs = lambda m: m.classify("w5"), lambda m: m.embed([None]), lambda m: m([[999]]), lambda m: m.score(["a"])
+    for wrong in wrongs:
         with pytest.raises(headrace.HeadraceError) as here:
             wrong(loaded)
         with pytest.raises(headrace.HeadraceError) as there:
