@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import HeadraceError, InputError, NonFiniteError, OutOfMemoryError
 from headrace.ir import Task
 from headrace.ir.serialize import encode
+from headrace.runtime.artifact.manifest import read_manifest
 from headrace.runtime.corpora.output import Output
 from headrace.runtime.corpora.sources import ROWS, Lacking, Part, Source, find_sources
 from headrace.runtime.model import CompiledModel
@@ -66,7 +67,6 @@ def embed_files(
     prompt: str | None = None,
     prompt_name: str | None = None,
     truncate: bool | None = None,
-    digest: str | None = None,
     progress: bool | None = None,
 ) -> Embedded:
     """Embed every text of some files into a folder of Parquet files; run anew, it goes on where it was ended.
@@ -78,7 +78,6 @@ def embed_files(
         inputs: Parquet, Arrow, JSON lines or text files (a line a text), or folders of such.
         column: of tables and JSON objects, the one that holds the texts.
         truncate: cut longer texts, or give each of them an error; None follows the model's folder.
-        digest: of a model that was read back, what tells it from others: that of its manifest.
 
     Raises:
         InputError: a file that cannot be read, or that changed since it was embedded here; or a folder that holds
@@ -92,7 +91,7 @@ def embed_files(
     cuts = model.program.facts.text.truncates if truncate is None else truncate
     sources = find_sources(inputs, column)
     options = {"column": column, "normalize": normalize, "dimensions": dimensions, "prompt": before, "truncate": cuts}
-    output = Output(Path(out), {"model": digest or digest_of(model), "options": options, "rows": ROWS})
+    output = Output(Path(out), {"model": digest_of(model), "options": options, "rows": ROWS})
 
     def read(item: tuple[Source, Part]) -> Read:
         return read_rows(call, item[1].rows, before, cuts)
@@ -109,14 +108,16 @@ def embed_files(
 
 
 def digest_of(model: CompiledModel) -> str:
-    """Of what decides a model's vectors: its weights, its facts and its tokenizer.
+    """Of what decides a model's vectors: its weights, its facts and its tokenizer; of one that was read back, its own.
 
     Raises:
-        InputError: the model was read back, and has no weights of its own to tell it by.
+        InputError: the model has no weights of its own to tell it by, and no folder.
     """
     program = model.program
     if program.exported is None:
-        raise InputError("A model that was read back is told by its manifest: pass the digest that stands there.")
+        if model.read_from is None:
+            raise InputError("The model holds no graph and was read from no folder, so nothing tells it from others.")
+        return str(read_manifest(Path(model.read_from[0]))["digest"])
     found = hashlib.sha256(json.dumps([encode(program.facts), encode(program.signature), program.dtype]).encode())
     for name, weight in sorted(program.exported.state_dict.items()):
         found.update(name.encode())
@@ -155,7 +156,7 @@ def read_rows(call: Call, rows: Sequence[str | Lacking], prompt: str | None, cut
     found = _each(list(texts.values()), read, (InputError,))
     for place, one in zip(list(texts), found, strict=True):
         if isinstance(one, HeadraceError):
-            errors[place] = str(one)
+            errors[place] = str(one).replace("Text 0 ", "The text ", 1)  # it was read alone
             del texts[place]
     sound = [one for one in found if not isinstance(one, HeadraceError)]
     return Read(dict(zip(texts, sound, strict=True)), errors)

@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.runtime.corpora.sources import Part, Source
 from headrace.utils.file_lock import lock
 
-FACTS = "corpus.json"
+FACTS = "_corpus.json"  # what begins so, readers of a folder of Parquet pass over
 BEGUN = ".begun"  # what a process that was killed leaves is deleted by the next
 
 

@@ -97,12 +97,10 @@ def _embed_files(
     opening: Opening, files: list[str], out: Path, column: str, truncate: bool | None, own: dict[str, Any]
 ) -> None:
     """Embed files into a folder, in place of texts."""
-    from headrace.runtime.artifact.manifest import path_of, read_manifest
     from headrace.runtime.corpora.embed import embed_files
 
-    digest = read_manifest(path_of(opening.model))["digest"] if opening.is_saved else None
     compiled = opening.compile(Task.EMBED)
-    done = embed_files(compiled, files, out, column=column, truncate=truncate, digest=digest, **own)
+    done = embed_files(compiled, files, out, column=column, truncate=truncate, **own)
     found = f"; {done.found} files were there" if done.found else ""
     console.note(f"wrote {done.rows} rows, {done.failed} of them without a vector, in {done.parts} files{found}")
 
