@@ -189,8 +189,8 @@ def _read_vocabulary(tokenizer: Any, width: int, ends: tuple[int, ...]) -> Any:
         return LLTokenizer(backend.to_str(), n_vocab=width, eos_token=list(ends))
     except ValueError as error:
         raise InputError(
-            f"json_schema cannot be followed: llguidance does not read this tokenizer ({error}). Leave it out, or name "
-            "the texts by choice=."
+            f"json_schema cannot be followed: llguidance does not read this tokenizer ({error}). Leave it out, or give "
+            "the texts that may come as choice."
         ) from error
 
 

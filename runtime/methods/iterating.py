@@ -115,6 +115,9 @@ class Iterating(ABC):
         shown, done = options.pop("progress", None), 0
         with bar(f"{task}: texts", count, shown) as line:
             while some := self._ahead(task, source):
+                if all(isinstance(one, (int, np.integer)) for one in some):  # a list of them is one request of ids
+                    number = self._first + done
+                    raise InputError(f"Text {number} is {some[0]!r}; here a str is accepted, or token ids.")
                 counted = self.counting_from(self._first + done)
                 for answer in getattr(counted, task)(some, progress=False, **options):
                     yield answer
@@ -129,8 +132,6 @@ class Iterating(ABC):
         row = FLOAT * output.width if output.kind in PER_TOKEN_OUTPUTS else 0
         taken, held = list[Any](), 0
         for one in islice(source, AHEAD):
-            if isinstance(one, (int, np.integer)):  # some of them in a list would read as one request of ids
-                raise InputError(f"A request is {one!r}; here a str is accepted, or token ids.")
             taken.append(one)
             held += row * about(one, None)
             if held >= HELD:
