@@ -58,7 +58,8 @@ class Vocabulary:
         """None for one that reads as nothing, as a special token that is left out."""
         if token not in self._bytes:
             spelled = str(self._tokenizer.convert_ids_to_tokens([token])[0])
-            self._bytes[token] = bool(BYTE.fullmatch(spelled)) if self.decode([token]) else None
+            # One that is a space may read as nothing alone, where the first space of a text is taken away.
+            self._bytes[token] = True if BYTE.fullmatch(spelled) else False if self.decode([token]) else None
         return self._bytes[token]
 
 

@@ -21,7 +21,8 @@ from headrace.runtime.tools.cli.opening import Opening
 ROOT = Path(__file__).parents[3]
 COMMANDS = typer.main.get_command(app).commands
 # Named in messages, and other libraries' own: of str.decode and of a processor.
-NOT_OPTIONS = {"errors", "return_tensors"}
+# And what calls alone have, whose messages no command can bring about.
+NOT_OPTIONS = {"errors", "return_tensors", "device"}
 
 
 def commands(group: dict[str, Any]) -> Iterator[tuple[str, Any]]:
