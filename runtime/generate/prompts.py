@@ -55,7 +55,10 @@ class Prompts:
         for texts, run in groupby(listed, lambda one: isinstance(one, str)):
             if texts:
                 found += (
-                    one.ids for one in self._texts.encode(run, truncate=False, prompt="", places=Places(len(found)))
+                    one.ids
+                    for one in self._texts.encode(
+                        run, truncate=False, prompt="", places=Places(len(found)), cuttable=False
+                    )
                 )
             else:
                 found += (self._ids(one, number, template) for number, one in enumerate(run, len(found)))

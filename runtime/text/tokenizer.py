@@ -51,7 +51,7 @@ class Reading:
         before: the prompt that goes before each; `prompted` where the caller named one.
         offsets: whether to say where the tokens stand.
         places: where they stand in the caller's list.
-        refuses: whether the caller said that longer ones are refused.
+        cuttable: whether the caller has an option by which longer ones are.
     """
 
     cuts: Strategy | None
@@ -60,7 +60,7 @@ class Reading:
     prompted: bool
     offsets: bool
     places: Places
-    refuses: bool = False
+    cuttable: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Part:
         requests: each text, or the two of each pair.
         pieces: what the tokenizer reads of each.
         given: the requests that came as token ids, by their place among all of the part.
-        refuses: whether the caller said that longer texts are refused.
+        cuttable: as of `Reading`.
     """
 
     numbers: list[int]
     requests: list[tuple[str, ...]]
     pieces: list[Piece]
     given: dict[int, Encoded]
-    refuses: bool = False
+    cuttable: bool = True
 
     def whole(self, texts: list[Encoded]) -> list[Encoded]:
         """The texts, and in their places the requests that came as token ids."""
@@ -185,6 +185,7 @@ class Texts:
         offsets: bool = False,
         places: Places = IN_ORDER,
         sizes: Sizes = PACKED,
+        cuttable: bool = True,
     ) -> Iterator[list[Encoded]]:
         """Token ids of each text, or of each pair of texts, in parts: the next are read while one is used.
 
@@ -198,6 +199,7 @@ class Texts:
             offsets: whether to say where the tokens stand in the text.
             places: where the texts stand in the caller's list.
             sizes: of the parts.
+            cuttable: whether the caller has an option by which texts are truncated.
 
         Raises:
             InputError: something that is no text, a text without tokens, or a tokenizer that cannot do this.
@@ -207,7 +209,7 @@ class Texts:
         _require(self._tokenizer, offsets)
         cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs)
         before = "" if offsets else find_prompt(self._program, prompt)
-        reading = Reading(cuts, pairs, before, bool(prompt), offsets, places, refuses=truncate is False)
+        reading = Reading(cuts, pairs, before, bool(prompt), offsets, places, cuttable=cuttable)
         most = None if self._bound.length is None else first_size(self._bound.length)
 
         # What truncates in one go says how much it took away; of pairs, few have to be truncated.
@@ -283,10 +285,10 @@ class Texts:
                 requests.append(self._request(texts[request], reading, number))
         longest, side = self._bound.length, self._tokenizer.truncation_side
         if longest is None:
-            return Part(numbers, requests, [Piece(parts) for parts in requests], given, reading.refuses)
+            return Part(numbers, requests, [Piece(parts) for parts in requests], given, reading.cuttable)
         strategy = reading.cuts or Strategy.LONGEST_FIRST
         pieces = [clip(parts, first_size(longest), side, strategy) for parts in requests]
-        return Part(numbers, requests, pieces, given, reading.refuses)
+        return Part(numbers, requests, pieces, given, reading.cuttable)
 
     def _given(self, ids: Any, reading: Reading, number: int) -> Encoded:
         """A request that came as token ids."""
@@ -369,7 +371,7 @@ class Texts:
         others = f" ({len(over) - 1} more of these texts are too long)" if len(over) > 1 else ""
         return InputTooLongError(
             f"Text {part.numbers[over[0]]} has {has} tokens; at most {self._bound.length} are accepted "
-            f"({self._bound.why}){others}. Shorten or split it{'' if part.refuses else ', or pass truncate=True'}."
+            f"({self._bound.why}){others}. Shorten or split it{', or pass truncate=True' if part.cuttable else ''}."
         )
 
     def warn_of_cuts(self, shortened: list[int], total: int, places: Places) -> None:

@@ -126,7 +126,7 @@ def test_saved_and_loaded_it_answers_the_same(model: Any, tmp_path: Path) -> Non
             {"max_seq_len": 5},
             "A window of 5 tokens .max_seq_len=5. has room for none of the text beside",
         ),
-        ([SHORT], {"max_seq_len": 8, "doc_stride": 4}, "stride is 4, but a window of 8 tokens"),
+        ([SHORT], {"max_seq_len": 8, "doc_stride": 4}, "to share 4 tokens .stride, doc_stride., but one of 8 tokens"),
         ([SHORT], {"align_to_words": "no"}, "align_to_words is 'no'; True, False or None is accepted"),
     ],
 )
