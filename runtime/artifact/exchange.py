@@ -10,6 +10,7 @@ from pathlib import Path
 
 # Where a file system, or the kernel, exchanges no names. The old folder then steps aside first.
 LACKING = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 OLD = "old"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of linux/fs.h
 
@@ -31,7 +32,7 @@ def put(work: Path, place: Path) -> None:
                 work.rename(place)
                 return
             except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # by now something does
+                if error.errno not in TAKEN:  # by now something does
                     raise
         except OSError as error:
             if error.errno not in LACKING:
@@ -42,9 +43,15 @@ def put(work: Path, place: Path) -> None:
 
 def step_aside(work: Path, place: Path) -> None:
     """The same in two steps. Who is killed between them leaves OLD, which `put_back` returns."""
-    with suppress(FileNotFoundError):
-        place.rename(work.with_name(OLD))
-    work.rename(place)
+    while True:
+        with suppress(FileNotFoundError):
+            place.rename(work.with_name(OLD))
+        try:
+            work.rename(place)
+            return
+        except OSError as error:
+            if error.errno not in TAKEN:  # between the two steps somebody has put back what stepped aside
+                raise
 
 
 def put_back(aside: Path, place: Path) -> None:

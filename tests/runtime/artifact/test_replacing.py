@@ -211,3 +211,26 @@ def test_a_refusal_names_the_folder_as_it_was_given(tmp_path: Path, models: tupl
     (models[0].save(tmp_path / "m") / "embedding.pt2").unlink()
     with pytest.raises(ArtifactError, match=rf"^{tmp_path}/m is damaged: missing embedding.pt2"):
         headrace.load(tmp_path / "m")
+
+
+def test_what_is_put_back_between_the_two_steps_steps_aside_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that meets no folder returns the old one just before the new one takes its place."""
+    work, place = tmp_path / "aside" / "model", tmp_path / "m"
+    for folder, text in ((work, "new"), (place, "old")):
+        folder.mkdir(parents=True)
+        (folder / "one").write_text(text)
+    rename, returned = Path.rename, list[bool]()
+
+    def meets_nobody(self: Path, target: Path) -> Path:
+        if self == work and not returned:
+            returned.append(True)
+            exchange.put_back(work.parent, place)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", meets_nobody)
+    exchange.step_aside(work, place)
+    assert returned
+    assert (place / "one").read_text() == "new"
+    assert (work.with_name(exchange.OLD) / "one").read_text() == "old"
