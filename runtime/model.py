@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -356,6 +357,8 @@ class CompiledModel(Embedding, Iterating):
     def _similar(self, query: str, documents: list[Any], **options: Any) -> Sequence[float]:
         own = {name: options.pop(name) for name in ("prompt", "prompt_name") if name in options}
         asked = self.embed(query, **own, **options) if own else self.embed_query(query, **options)
+        if len(asked) != 1:
+            raise InputError(f"query is {reprlib.repr(query)}; one text is accepted.")
         if not documents:
             return []
         found: list[float] = self.similarity(asked, self.embed_document(documents, **options))[0].tolist()
