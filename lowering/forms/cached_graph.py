@@ -77,7 +77,6 @@ class CachedGraph:
         placeholders = {node.name: node for node in self.graph.nodes if node.op == "placeholder"}
         self.last = list(placeholders.values())[-1]
         self.given = {one.role: placeholders[one.name] for one in self.program.signature.inputs}
-        self.encoder = ()
         if Role.TARGET_IDS in self.given:
             self._take_target()
 

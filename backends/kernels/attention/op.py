@@ -151,7 +151,17 @@ def _constants(
     q: Tensor, k: Tensor, v: Tensor, form: Form, sinks: Tensor | None, bias: Tensor | None, blocks: Blocks
 ) -> dict[str, Any]:
     """What the kernel is compiled for."""
-    heads, group = q.shape[1], q.shape[1] // k.shape[1]
+    return shared_constants(q, k.shape[1], v.shape[2], form, sinks, bias, blocks) | {
+        "RIGHT": 0 if MaskKind(form.kind).causal else max(form.window.right, -1),
+        "SPLIT": blocks.split,
+    }
+
+
+def shared_constants(
+    q: Tensor, kv_heads: int, width: int, form: Form, sinks: Tensor | None, bias: Tensor | None, blocks: Blocks
+) -> dict[str, Any]:
+    """What every kernel of attention is compiled for, wherever its keys lie; `width` is of the values."""
+    heads, group = q.shape[1], q.shape[1] // kv_heads
     pack = packed_heads(group, blocks.pack)
     chunked = form.kind == MaskKind.CHUNKED
     return {
@@ -161,18 +171,16 @@ def _constants(
         "GROUP": group,
         "PACK": pack,
         "D": q.shape[2],
-        "DV": v.shape[2],
+        "DV": width,
         "D_PAD": padded(q.shape[2]),
-        "DV_PAD": padded(v.shape[2]),
+        "DV_PAD": padded(width),
         "BLOCK_M": blocks.m,
         "BLOCK_N": blocks.n,
         "LEFT": -1 if chunked else max(form.window.left, -1),
-        "RIGHT": 0 if MaskKind(form.kind).causal else max(form.window.right, -1),
         "CHUNK": form.window.left + 1 if chunked else 0,
         "BIAS": str(form.bias_kind),
         "REACH": 0 if bias is None or form.bias_kind != BiasKind.RELATIVE else (bias.shape[1] - 1) // 2,
         "SINK": sinks is not None,
-        "SPLIT": blocks.split,
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
     }

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from headrace.backends.kernels import tuning
 from headrace.backends.kernels.attention.kernel import list_tiles
-from headrace.backends.kernels.attention.op import Form, listed, packed_heads, padded
+from headrace.backends.kernels.attention.op import Form, listed, packed_heads, padded, shared_constants
 from headrace.backends.kernels.attention.paged_kernel import attend_paged, join_splits, write_paged
 from headrace.backends.kernels.tuning import Blocks
-from headrace.ir import BiasKind, MaskKind, Window
+from headrace.ir import MaskKind, Window
 
 # Programs that keep a device busy, and the parts that one sequence's keys are split into at most for there to be so
 # many.
@@ -152,28 +152,8 @@ def _constants(
     assert q.stride(2) == 1, "a head's elements lie side by side"
     assert k.is_contiguous(), "a pool's rows lie side by side"
     assert v.is_contiguous(), "a pool's rows lie side by side"
-    heads, group, kind = q.shape[1], q.shape[1] // k.shape[2], MaskKind(form.kind)
-    pack = packed_heads(group, tuned.pack)
-    return {
-        "SCALE": form.scale,
-        "SOFTCAP": form.softcap,
-        "PROGRAMS": heads // pack,
-        "GROUP": group,
-        "PACK": pack,
+    return shared_constants(q, k.shape[2], v.shape[3], form, sinks, bias, tuned) | {
         "HEADS": k.shape[2],
         "SIZE": k.shape[1],
-        "D": q.shape[2],
-        "DV": v.shape[3],
-        "D_PAD": padded(q.shape[2]),
-        "DV_PAD": padded(v.shape[3]),
-        "BLOCK_M": tuned.m,
-        "BLOCK_N": tuned.n,
-        "CAUSAL": kind.causal,
-        "LEFT": -1 if kind is MaskKind.CHUNKED else max(form.window.left, -1),
-        "CHUNK": form.window.left + 1 if kind is MaskKind.CHUNKED else 0,
-        "BIAS": str(form.bias_kind),
-        "REACH": 0 if bias is None or form.bias_kind != BiasKind.RELATIVE else (bias.shape[1] - 1) // 2,
-        "SINK": sinks is not None,
-        "num_warps": tuned.warps,
-        "num_stages": tuned.stages,
+        "CAUSAL": MaskKind(form.kind).causal,
     }
