@@ -6,12 +6,13 @@ import ctypes
 import errno
 import os
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 # Where a file system, or the kernel, exchanges no names. The old folder then steps aside first.
 LACKING = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
-OLD = "old"
+NEW, OLD = "new", "old"  # a version before it has its place, and the one that stepped aside for it
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of linux/fs.h
 
 
@@ -42,21 +43,24 @@ def put(work: Path, place: Path) -> None:
 
 
 def step_aside(work: Path, place: Path) -> None:
-    """The same in two steps. Who is killed between them leaves OLD, which `put_back` returns."""
-    while True:
+    """The same in two steps. Who is killed between them leaves OLD beside NEW, which `put_back` returns."""
+    old = work.with_name(OLD)
+    for number in count():
         with suppress(FileNotFoundError):
-            place.rename(work.with_name(OLD))
+            place.rename(old)
         try:
             work.rename(place)
             return
         except OSError as error:
-            if error.errno not in TAKEN:  # between the two steps somebody has put back what stepped aside
+            if error.errno not in TAKEN:
                 raise
+        with suppress(FileNotFoundError):  # between the two steps another's took the place: ours has been followed
+            old.rename(work.with_name(f"{OLD}-{number}"))
 
 
 def put_back(aside: Path, place: Path) -> None:
-    """Return what stepped aside and was never followed by another."""
-    if (aside / OLD).is_dir() and not place.exists():
+    """Return what stepped aside and was never followed by another, which still lies beside it then."""
+    if (aside / OLD).is_dir() and (aside / NEW).is_dir() and not place.exists():
         (aside / OLD).rename(place)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.errors import ArtifactError, HeadraceError
-from headrace.runtime.artifact.exchange import put
+from headrace.runtime.artifact.exchange import NEW, put
 from headrace.runtime.artifact.manifest import MANIFEST, path_of
 from headrace.runtime.artifact.working import being_replaced, same, sweep, working
 from headrace.utils.file_lock import lock
@@ -43,8 +44,9 @@ def require_place(folder: str | Path, manifest: str = MANIFEST) -> Path:
 
 
 def _require_replaceable(folder: Path, manifest: str) -> None:
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
+    with suppress(FileNotFoundError):  # looked at once: another writer may take it away meanwhile
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise ArtifactError(f"{folder} is a link or a file. Choose a new folder; nothing was written.")
     with held(folder) as inside:
         if inside.is_dir() and not (inside / manifest).is_file() and any(inside.iterdir()):
             what = "saved model" if manifest == MANIFEST else f"folder with a {manifest}"
@@ -107,7 +109,7 @@ def new_folder(folder: str | Path, manifest: str = MANIFEST) -> Iterator[tuple[P
         folder.parent.mkdir(parents=True, exist_ok=True)
         sweep(folder.parent)
     with _writing(folder), working(folder) as scratch:
-        work = scratch / "model"
+        work = scratch / NEW
         work.mkdir()
         yield work, folder
         _require_replaceable(folder, manifest)  # others may have come while the block ran

@@ -213,11 +213,58 @@ def test_a_refusal_names_the_folder_as_it_was_given(tmp_path: Path, models: tupl
         headrace.load(tmp_path / "m")
 
 
+@pytest.mark.parametrize("writers", [2, 3])
+def test_writers_beside_each_other(writers: int, tmp_path: Path, in_two_steps: None) -> None:
+    """Each takes the place in the other's two steps, and finds its own version followed already."""
+    _write(tmp_path / "m", "0")
+
+    def write(writer: int) -> None:
+        for number in range(60):
+            try:
+                _write(tmp_path / "m", f"{writer} {number}")
+            except Exception as error:
+                (tmp_path / f"failed-{writer}").write_text(repr(error))
+                raise
+
+    def replace() -> None:
+        for child in [_forked(partial(write, writer)) for writer in range(writers)]:
+            os.waitpid(child, 0)
+
+    seen = _beside(tmp_path / "m", _both, replace)
+    assert set(seen) == {"fine"}
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(working.PREFIX)] == ["m"]
+    _write(tmp_path / "m", "last")
+    assert not _hidden(tmp_path)
+
+
+def test_a_version_that_was_followed_never_comes_back(
+    tmp_path: Path, in_two_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last reader of an older one departs just between the two steps of the next writer."""
+    _write(tmp_path / "m", "0")
+    reader, rename = held(tmp_path / "m"), Path.rename
+    reader.__enter__()
+    _write(tmp_path / "m", "1")
+    assert (tmp_path / _hidden(tmp_path)[0] / exchange.OLD / "one").read_text() == "0"
+
+    def departs(self: Path, target: Path) -> Path:
+        if target == tmp_path / "m":
+            reader.__exit__(None, None, None)
+            working.sweep(tmp_path)
+            assert not (tmp_path / "m").exists()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", departs)
+    _write(tmp_path / "m", "2")
+    assert (tmp_path / "m" / "one").read_text() == "2"
+    assert not _hidden(tmp_path)
+
+
 def test_what_is_put_back_between_the_two_steps_steps_aside_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that meets no folder returns the old one just before the new one takes its place."""
-    work, place = tmp_path / "aside" / "model", tmp_path / "m"
+    work, place = tmp_path / "aside" / exchange.NEW, tmp_path / "m"
     for folder, text in ((work, "new"), (place, "old")):
         folder.mkdir(parents=True)
         (folder / "one").write_text(text)
@@ -233,4 +280,24 @@ def test_what_is_put_back_between_the_two_steps_steps_aside_again(
     exchange.step_aside(work, place)
     assert returned
     assert (place / "one").read_text() == "new"
-    assert (work.with_name(exchange.OLD) / "one").read_text() == "old"
+    assert (work.parent / exchange.OLD / "one").read_text() == "old"
+
+
+def test_what_takes_the_place_between_the_two_steps_steps_aside_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, place = tmp_path / "aside" / exchange.NEW, tmp_path / "m"
+    for folder, text in ((work, "new"), (place, "old"), (tmp_path / "other", "other")):
+        folder.mkdir(parents=True)
+        (folder / "one").write_text(text)
+    rename = Path.rename
+
+    def another(self: Path, target: Path) -> Path:
+        if self == work and (tmp_path / "other").exists():
+            rename(tmp_path / "other", place)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", another)
+    exchange.step_aside(work, place)
+    assert (place / "one").read_text() == "new"
+    assert sorted((path / "one").read_text() for path in work.parent.iterdir()) == ["old", "other"]
