@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from headrace.errors import non_finite
@@ -38,11 +39,11 @@ class Sampler:
         asked = PLAIN if rows is None else batched(rows, scores.shape[1], scores.device)
         found = sample(scores, asked)
         # NaN is the largest of all numbers to argmax, so that a row which holds one shows it here.
-        finite = scores.gather(1, found.ids[:, None])[:, 0].isfinite().tolist()
-        host = Sampled(found.ids.cpu(), *(None if x is None else x.cpu() for x in found[1:]))
-        known = [None] * len(answers) if rows is None else known_logprobs(host, rows)
+        highest = scores.gather(1, found.ids[:, None])[:, 0]
+        ids, scored = torch.stack([found.ids.double(), highest.double()]).cpu()  # one wait for the device
+        known = [None] * len(answers) if rows is None else known_logprobs(_on_host(found), rows)
         for sequence, answer, token, own, sound in zip(
-            sequences, answers, host.ids.tolist(), known, finite, strict=True
+            sequences, answers, ids.long().tolist(), known, scored.isfinite().tolist(), strict=True
         ):
             if not sound:
                 sequence.fail(non_finite(f"The logits after {len(sequence.tokens)} tokens", self._dtype))
@@ -50,3 +51,7 @@ class Sampler:
             sequence.tokens.append(token)
             if (reason := answer.push(token, own)) is not None:
                 sequence.finished = reason.value
+
+
+def _on_host(found: Sampled) -> Sampled:
+    return Sampled(found.ids.cpu(), *(None if one is None else one.cpu() for one in found[1:]))
