@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -32,21 +33,22 @@ Jobs = dict[str, tuple[list[list[int]], list[int]]]
 
 def main() -> None:
     """Compile, check, run, print."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--layers", type=int, default=28)
-    options.add_argument("--dtype", default="bfloat16")
-    options.add_argument("--jobs", default="one,even,mixed")
-    options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--check", action="store_true")
-    options.add_argument("--profile", action="store_true")
-    asked = options.parse_args()
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--layers", type=int, default=28)
+    given.add_argument("--dtype", default="bfloat16")
+    given.add_argument("--jobs", default="one,even,mixed")
+    given.add_argument("--rounds", type=int, default=3)
+    given.add_argument("--check", action="store_true")
+    given.add_argument("--profile", action="store_true")
+    asked = given.parse_args()
     eager = build(asked.layers)
     import headrace
 
-    started = time.perf_counter()
-    model = headrace.compile(
-        eager, target="cuda", dtype=asked.dtype, task="generate", pooling="last", progress=False
-    ).warm()
+    with tempfile.TemporaryDirectory() as folder:
+        eager.save_pretrained(folder)
+        started = time.perf_counter()
+        options = {"target": "cuda", "dtype": asked.dtype, "task": "generate", "pooling": "last"}
+        model = headrace.compile(folder, **options, progress=False).warm()
     print(f"{asked.layers} layers compiled in {time.perf_counter() - started:.0f} s, torch {torch.__version__}")
     if asked.check:
         check(eager, model)

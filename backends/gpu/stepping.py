@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace import feed, sample
@@ -31,7 +30,7 @@ ROOMS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 FEWEST_BLOCKS = 16
 # Sequences, tokens and blocks of each in the step that a graph is compiled on.
 SAMPLE = (4, 64, 8)
-Arrays = Mapping[str, NDArray[Any]]
+Given = Mapping[str, Tensor]
 
 
 class Size(NamedTuple):
@@ -80,19 +79,26 @@ class Staged:
             shape, dtype = size.shape(one.role, groups), getattr(torch, one.dtype)
             parts.append(_Place(one.name, dtype, shape, end))
             end += -(-prod(shape) * dtype.itemsize // ALIGNED) * ALIGNED
-        self._host = torch.empty(end, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        # One is written while the other may still be read, by the copy of the step before.
+        self._hosts = [torch.empty(end, dtype=torch.uint8, pin_memory=torch.cuda.is_available()) for _ in range(2)]
+        self._arrays = [{part.name: part.of(host).numpy() for part in parts} for host in self._hosts]
         self._device = torch.empty(end, dtype=torch.uint8).cuda()
-        self._arrays = {part.name: part.of(self._host).numpy() for part in parts}
         self.tensors = {part.name: part.of(self._device) for part in parts}
 
-    def write(self, given: Arrays) -> None:
-        """Put a step's inputs there, filled up, and begin to copy them to the device."""
+    def write(self, given: Given) -> None:
+        """Put a step's inputs there, filled up, and begin to copy them to the device; what lies there stays there."""
+        self._hosts.reverse()
+        self._arrays.reverse()
         for one in self._inputs:
-            array, own = self._arrays[one.name], given[one.name]
+            array, own = self._arrays[0][one.name], given[one.name]
             if array.shape != own.shape:
-                array[...] = own[-1] if one.role is Role.OFFSETS else FILLING.get(one.role, 0)
-            array[tuple(map(slice, own.shape))] = own
-        self._device.copy_(self._host, non_blocking=True)
+                array[...] = own[-1].item() if one.role is Role.OFFSETS else FILLING.get(one.role, 0)
+            if not own.is_cuda:
+                array[tuple(map(slice, own.shape))] = own.numpy()
+        self._device.copy_(self._hosts[0], non_blocking=True)
+        for one in self._inputs:
+            if (own := given[one.name]).is_cuda:
+                self.tensors[one.name][tuple(map(slice, own.shape))] = own
 
 
 class Capture(NamedTuple):
@@ -113,7 +119,7 @@ class Decodes:
         self._pool = torch.cuda.graph_pool_handle()
         self._lie: tuple[int, ...] = ()  # where the caches do: a graph holds for no other place
 
-    def __call__(self, size: Size, given: Arrays, caches: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
+    def __call__(self, size: Size, given: Given, caches: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
         """Copy the inputs in and replay, in the order of the current stream.
 
         Returns:
@@ -137,7 +143,7 @@ class Decodes:
         """On a step in which nothing runs, so that the caches stay what they are."""
         staged, groups = Staged(self._program, size), len(self._program.form.groups)
         nothing = feed.Piece(NOTHING, tables=[()] * groups, wanted=0)
-        staged.write(self._program.signature.named(feed.cached(self._program, [nothing])))
+        staged.write(sample.tensors(self._program, feed.cached(self._program, [nothing])))
         taken = staged.tensors | dict(caches)
         inputs = [taken[name] for name in self._program.signature.input_names]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -170,23 +176,23 @@ class Stepping(OfGraph):
             self._decodes = Decodes(self._exactly, program) if capturable(program.graph) else None
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Run a step: what is asked of it, on the device, until the next call."""
+        """Run a step; its ids may lie on the device already. What is asked of it lies there until the next call."""
         self.calls += 1
         caches = {name: inputs[name] for name in self._caches}
-        given = {name: tensor.numpy() for name, tensor in inputs.items() if name not in caches}
+        given = {name: tensor for name, tensor in inputs.items() if name not in caches}
         size = self._size(given)
         with self._guard.lock, memory_told():
             decoded = self._decodes(size, given, caches) if self._decodes else None
             outputs = self._step(size, given, caches) if decoded is None else decoded
         return alone(self._asked(outputs, size))
 
-    def _step(self, size: Size, given: Arrays, caches: Mapping[str, Tensor]) -> Sequence[Tensor]:
+    def _step(self, size: Size, given: Given, caches: Mapping[str, Tensor]) -> Sequence[Tensor]:
         staged = Staged(self._program, Size(*(max(LEAST, count) for count in size)))
         staged.write(given)
         taken = staged.tensors | dict(caches)
         return self._exactly(*(taken[name] for name in self._names))
 
-    def _size(self, given: Arrays) -> Size:
+    def _size(self, given: Given) -> Size:
         """Of a step as it comes."""
         asked = len(given[self._wanted]) if self._wanted else 0
         held = given[self._blocks].shape[2] if self._blocks else 0
@@ -230,6 +236,6 @@ def sample_step(program: Program, count: int, tokens: int, held: int) -> dict[st
         for cache in program.form.caches
     }
     staged = Staged(program, Size(count * tokens, count, count, held))
-    staged.write(program.signature.named(feed.cached(program, pieces)))
+    staged.write(sample.tensors(program, feed.cached(program, pieces)))
     # With the strides of a step's, and no views: what views share would be part of the graph.
     return {name: tensor.clone() for name, tensor in staged.tensors.items()} | caches

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headrace
-from headrace import feed, graphs
+from headrace import feed, graphs, sample
 from headrace.backends.gpu import executable, stepping
 from headrace.backends.gpu.stepping import FEWEST_BLOCKS, ROOMS, Size, Staged, Stepping, room_for
 from headrace.backends.inductor.paged import use_host_attention
@@ -67,7 +67,7 @@ def _pieces(program: Program) -> list[feed.Piece]:
 
 
 def test_what_fills_a_step_up_goes_nowhere(on_cpu: None, program: Program) -> None:
-    given = program.signature.named(feed.cached(program, _pieces(program)))
+    given = sample.tensors(program, feed.cached(program, _pieces(program)))
     staged = Staged(program, Size(8, 4, 4, 4))
     for _ in range(2):  # the second over what the first left
         staged.write(given)
