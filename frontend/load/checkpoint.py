@@ -20,13 +20,15 @@ from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
 from headrace.frontend.load.flag_embedding import FILES as TOKEN_LAYERS
 from headrace.frontend.load.flag_embedding import token_interaction, unweighed, with_token_scores
-from headrace.frontend.load.interaction import read_interaction
 from headrace.frontend.load.keys import require_known
-from headrace.frontend.load.modules.chain import LAYERS
-from headrace.frontend.load.modules.static import read_static, static_rules, static_tokenizer
-from headrace.frontend.load.modules.words import FILE as WORD_FILE
-from headrace.frontend.load.modules.words import read_words
-from headrace.frontend.load.pipeline import (
+from headrace.frontend.load.processor import read_processor_config
+from headrace.frontend.load.remote_code import warn_of_code
+from headrace.frontend.load.sentence_transformers.interaction import read_interaction
+from headrace.frontend.load.sentence_transformers.modules.chain import LAYERS
+from headrace.frontend.load.sentence_transformers.modules.static import read_static, static_rules, static_tokenizer
+from headrace.frontend.load.sentence_transformers.modules.words import FILE as WORD_FILE
+from headrace.frontend.load.sentence_transformers.modules.words import read_words
+from headrace.frontend.load.sentence_transformers.pipeline import (
     CLIP,
     MODULES,
     SETTINGS,
@@ -36,10 +38,12 @@ from headrace.frontend.load.pipeline import (
     held_pipeline,
     read_pipeline,
 )
-from headrace.frontend.load.processor import read_processor_config
-from headrace.frontend.load.remote_code import warn_of_code
-from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
-from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
+from headrace.frontend.load.sentence_transformers.sentence_modules import (
+    SentenceModules,
+    read_sentence_modules,
+    read_similarity,
+)
+from headrace.frontend.load.sentence_transformers.text_rules import config_options, read_text_rules, tokenizer_options
 from headrace.frontend.load.text_side import TextSide
 from headrace.frontend.load.weights import WEIGHTS, read_weights
 from headrace.ir import Interaction, Similarity, TextRules

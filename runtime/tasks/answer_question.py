@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.runtime.tasks.activation import Floats
+from headrace.runtime.tasks.answers.activation import Floats
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import scored
+from headrace.runtime.tasks.answers.spans import characters, likeliest, likelihoods
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.parts.answers import characters, likeliest, likelihoods
-from headrace.runtime.tasks.records import scored
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
 from headrace.runtime.text.validate import counts, require_choice
 from headrace.runtime.text.windows import Window
 

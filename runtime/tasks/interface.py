@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.runtime.engine.padded_batch import Rows
     from headrace.runtime.engine.request import Request
     from headrace.runtime.text.encoded import Encoded
-    from headrace.runtime.text.tokenizer import Texts
+    from headrace.runtime.text.texts import Texts
 
 # An option of a task is a parameter of its function; the words beside its type are the command line's, which has none
 # of those without words.

@@ -11,10 +11,10 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace.ir import Activation
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import shortest
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.records import shortest
 
 
 @dataclass(frozen=True)

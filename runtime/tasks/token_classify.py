@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike
 from headrace.errors import InputError
 from headrace.ir import Labels
 from headrace.runtime.places import Places
+from headrace.runtime.tasks.answers.groups import OUTSIDE, Group, grouped, surest
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import scored
+from headrace.runtime.tasks.answers.tagged import AGGREGATIONS, Aggregation, Tagger, Unit, read_tokens
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.parts.groups import OUTSIDE, Group, grouped, surest
-from headrace.runtime.tasks.parts.tagged import AGGREGATIONS, Aggregation, Tagger, Unit, read_tokens
-from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.validate import counts, require_choice
 from headrace.runtime.text.windows import Window

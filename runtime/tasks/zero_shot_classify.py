@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from headrace.errors import InputError
 from headrace.ir import Activation
 from headrace.runtime.places import Places
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
+from headrace.runtime.tasks.answers.records import scored
 from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prompts import require_unicode
 from headrace.runtime.text.truncation import read_truncate
