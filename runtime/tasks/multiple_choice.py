@@ -34,7 +34,8 @@ def multiple_choice(call: Call, questions: Any) -> list[Choice]:
         _require_question(one, number)
     call.lane()
     pairs = [(text, choice) for text, choices in listed for choice in choices]
-    logits = np.asarray(call.rows(pairs, pairs=True), np.float32).reshape(-1)
+    asked = [place for place, (_, choices) in enumerate(listed) for _ in choices]
+    logits = np.asarray(call.rows(pairs, asked, pairs=True), np.float32).reshape(-1)
     ends = accumulate((len(choices) for _, choices in listed), initial=0)
     return [
         _chosen(list(choices), logits[first:stop])

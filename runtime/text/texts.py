@@ -327,7 +327,7 @@ class Texts:
     def warn_of_cuts(self, shortened: list[int], total: int, places: Places) -> None:
         """Say which of so many requests were truncated though nobody asked for it."""
         warn(
-            f"{places.count(shortened)} of {places.count(range(total))} texts, the first of them text "
+            f"{places.count_texts(shortened)} of {places.count_texts(range(total))} texts, the first of them text "
             f"{places.number(shortened[0])}, were truncated to {self._bound.length} tokens ({self._bound.why}). Pass "
             "truncate=True to accept that, or truncate=False to refuse them."
         )

@@ -139,9 +139,10 @@ def read_pipeline(folder: Path, tower: str | None = None) -> Pipeline | None:
         tower: of a Router; None takes the one that it names as its default.
 
     Raises:
-        LoadError: a file that cannot be read, a module or a key that is not known.
+        LoadError: a file that cannot be read, a module or a key that is not known; a tower where there is no Router.
     """
     if not (folder / MODULES).is_file():
+        require_router(tower, [], str(folder))
         return None
     listed = read_json(folder / MODULES)
     if not listed:
