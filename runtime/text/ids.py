@@ -14,7 +14,7 @@ from headrace.ir import Program, Role
 from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prefetch import Sizes, in_parts
-from headrace.runtime.text.tokenizer_keys import IDS, TYPES
+from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 from headrace.runtime.text.validate import many, read_array
 
 # Rows of numbers, by their number in messages.
