@@ -18,6 +18,8 @@ from headrace.runtime.cache.prefixes import NOTHING, Prefixes
 # Blocks, and rows of states, that are made at first.
 FIRST_BLOCKS, FIRST_ROWS = 64, 8
 STATES = "states"
+# Rows that are nobody's, the first: a sequence that fills a step up has such a one.
+SPARE = 1
 
 
 @dataclass
@@ -57,13 +59,13 @@ class CacheStore:
         self.pools = {group.name: BlockPool() for group in self.form.groups}
         self._of = {name: [one for one in self.form.caches if one.group == name] for name in self.pools}
         states = [one for one in self.form.caches if one.kind is CacheKind.ROW]
-        self._rows = BlockPool() if states else None
+        self._rows = BlockPool(SPARE) if states else None
         if self._rows is not None:
             self.pools[STATES], self._of[STATES] = self._rows, states
         # Under a small limit as many of each: one pool that took all would leave the others nothing.
         most = limit // sum(map(self._each, self.pools))
         for name in self.pools:
-            self._grow(name, min(most, FIRST_ROWS if name == STATES else FIRST_BLOCKS))
+            self._grow(name, min(most, FIRST_ROWS) + SPARE if name == STATES else min(most, FIRST_BLOCKS))
 
     @property
     def bytes(self) -> int:
@@ -72,7 +74,7 @@ class CacheStore:
 
     def used(self) -> int:
         """The bytes that sequences hold."""
-        return sum(self._each(name) * (pool.count - pool.free) for name, pool in self.pools.items())
+        return sum(self._each(name) * pool.held for name, pool in self.pools.items())
 
     def capacity(self) -> int | None:
         """Tokens of the longest sequence that fits when nothing else is there, None where none is too long."""

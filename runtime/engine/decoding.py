@@ -210,9 +210,8 @@ class DecodingLoop:
         held = [turn.sequence.held for turn in turns]
         if not turns or not all(one is not None and self.lane.state.reserve(one, 1) for one in held):
             return None
-        pieces = [
-            feed.Piece(UNREAD, one.count, one.tables, one.row or 0, length=one.length) for one in held if one is not None
-        ]
+        there = [one for one in held if one is not None]
+        pieces = [feed.Piece(UNREAD, one.count, one.tables, one.row or 0, length=one.length) for one in there]
         return self._begin(turns, pieces, choice.ids if len(going) == len(choice.ids) else choice.ids[going])
 
     def _commit(self, turns: Iterable[Turn]) -> None:
