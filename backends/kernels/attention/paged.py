@@ -17,6 +17,7 @@ from headrace.ir import MaskKind, Window
 # Programs that keep a device busy, and the parts that one sequence's keys are split into at most for there to be so
 # many.
 PROGRAMS, MOST_SPLITS = 256, 16
+JOINED = 4  # heads of a token that one program puts together
 
 
 class Kernels(NamedTuple):
@@ -118,8 +119,8 @@ def attended(
     out = q.new_empty((tokens, heads, width))
     splits = split_count(counts.shape[0], heads // pack)
     there = torch.sym_min(splits - 1, 1)  # type: ignore[no-untyped-call] # no parts where no keys are split
-    # And one: whether there are none would be asked when the graph is compiled, and make another one.
-    parts = q.new_empty((tokens * heads * splits * there + 1, width + 2), dtype=torch.float32)
+    # And two: whether there is none, or one, would be asked when the graph is compiled, and make another one.
+    parts = q.new_empty((tokens * heads * splits * there + 2, width + 2), dtype=torch.float32)
     kernels.attend[(tiles.shape[0] * (heads // pack), splits)](
         q, k_cache, v_cache, out, parts, tiles, blocks, counts, q if sinks is None else sinks,
         q if bias is None else bias, counts.shape[0], splits, q.stride(0), q.stride(1), out.stride(0), out.stride(1),
@@ -127,9 +128,10 @@ def attended(
         **_constants(q, k_cache, v_cache, form, sinks, bias, tuned),
     )  # fmt: skip
     # Launched whether or not there are splits: asking would make a graph of its own for either.
-    kernels.join[(tokens, heads)](
-        parts, out, splits, out.stride(0), out.stride(1), HEADS=heads, DV=width, DV_PAD=padded(width), MOST=MOST_SPLITS
-    )
+    kernels.join[((tokens * heads + JOINED - 1) // JOINED,)](
+        parts, out, splits, tokens * heads, out.stride(0), out.stride(1), HEADS=heads, DV=width, DV_PAD=padded(width),
+        MOST=MOST_SPLITS, PAIRS=JOINED,
+    )  # fmt: skip
     return out
 
 
