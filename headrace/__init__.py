@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.runtime.artifact.saved_model import load
     from headrace.runtime.generate.generation import Generation
     from headrace.runtime.model import CompiledModel
+    from headrace.runtime.ragged import Ragged
     from headrace.runtime.state.model_state import ModelState, register_model_state
     from headrace.runtime.tasks.classify import Classification
     from headrace.runtime.tasks.precision import ranges_of
@@ -56,6 +57,7 @@ LAZY = {
     "Traced": "headrace.runtime.api",
     "Lowered": "headrace.runtime.api",
     "CompiledModel": "headrace.runtime.model",
+    "Ragged": "headrace.runtime.ragged",
     "ModelState": "headrace.runtime.state.model_state",
     "register_model_state": "headrace.runtime.state.model_state",
     "Classification": "headrace.runtime.tasks.classify",
@@ -82,6 +84,7 @@ __all__ = [
     "NonFiniteError",
     "OutOfMemoryError",
     "ParityError",
+    "Ragged",
     "SentenceTransformer",
     "TargetError",
     "TaskNotEnabledError",
