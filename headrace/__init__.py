@@ -29,12 +29,16 @@ from headrace.utils.scratch import require_cache
 
 if TYPE_CHECKING:
     from headrace.runtime.adapters.cross_encoder import CrossEncoder
+    from headrace.runtime.adapters.haystack import HaystackDocumentEmbedder, HaystackTextEmbedder
+    from headrace.runtime.adapters.llama_index import LlamaIndexEmbedding
     from headrace.runtime.adapters.sentence_transformer import SentenceTransformer
     from headrace.runtime.api import Lowered, Traced, compile, compile_towers, lower, trace
     from headrace.runtime.artifact.saved_model import load
+    from headrace.runtime.corpora.worker import Embedder
     from headrace.runtime.generate.generation import Generation
     from headrace.runtime.model import CompiledModel
     from headrace.runtime.ragged import Ragged
+    from headrace.runtime.serve.on_ray import ray_application
     from headrace.runtime.state.model_state import ModelState, register_model_state
     from headrace.runtime.tasks.classify import Classification
     from headrace.runtime.tasks.precision import ranges_of
@@ -54,6 +58,11 @@ LAZY = {
     "load": "headrace.runtime.artifact.saved_model",
     "CrossEncoder": "headrace.runtime.adapters.cross_encoder",
     "SentenceTransformer": "headrace.runtime.adapters.sentence_transformer",
+    "HaystackDocumentEmbedder": "headrace.runtime.adapters.haystack",
+    "HaystackTextEmbedder": "headrace.runtime.adapters.haystack",
+    "LlamaIndexEmbedding": "headrace.runtime.adapters.llama_index",
+    "Embedder": "headrace.runtime.corpora.worker",
+    "ray_application": "headrace.runtime.serve.on_ray",
     "Traced": "headrace.runtime.api",
     "Lowered": "headrace.runtime.api",
     "CompiledModel": "headrace.runtime.model",
@@ -72,12 +81,16 @@ __all__ = [
     "Classification",
     "CompiledModel",
     "CrossEncoder",
+    "Embedder",
     "Entity",
     "Generation",
+    "HaystackDocumentEmbedder",
+    "HaystackTextEmbedder",
     "HeadraceError",
     "HeadraceWarning",
     "InputError",
     "InputTooLongError",
+    "LlamaIndexEmbedding",
     "LoadError",
     "Lowered",
     "ModelState",
@@ -99,6 +112,7 @@ __all__ = [
     "load_towers",
     "lower",
     "ranges_of",
+    "ray_application",
     "register_model_state",
     "trace",
 ]
