@@ -81,6 +81,9 @@ class Backend(Protocol):
 class Memory(Protocol):
     """A backend that holds what lives between steps: the caches of cached programs, as its executables take them."""
 
+    ahead: bool
+    """Whether executables of cached programs also take ids that lie on the target, and return before it is done."""
+
     @property
     def cache_bytes(self) -> int:
         """What all caches of a program may take, where the caller sets no bound."""

@@ -93,7 +93,7 @@ def precisions() -> Iterator[Row]:
     """The numbers that differ, of equal floats."""
     import sentence_transformers as st
 
-    from headrace.runtime.tasks.precision import quantised, ranges_of, read_precision
+    from headrace.runtime.tasks.answers.precision import quantised, ranges_of, read_precision
 
     vectors = np.random.default_rng(0).standard_normal((256, 37)).astype(np.float32)
     others = np.random.default_rng(1).standard_normal((100, 37)).astype(np.float32)

@@ -32,25 +32,28 @@ if TYPE_CHECKING:
     from headrace.runtime.adapters.haystack import HaystackDocumentEmbedder, HaystackTextEmbedder
     from headrace.runtime.adapters.llama_index import LlamaIndexEmbedding
     from headrace.runtime.adapters.sentence_transformer import SentenceTransformer
-    from headrace.runtime.api import Lowered, Traced, compile, compile_towers, lower, trace
+    from headrace.runtime.api import Lowered, Traced, compile, lower, trace
     from headrace.runtime.artifact.saved_model import load
+    from headrace.runtime.compile_towers import compile_towers
     from headrace.runtime.corpora.worker import Embedder
     from headrace.runtime.generate.generation import Generation
     from headrace.runtime.model import CompiledModel
     from headrace.runtime.ragged import Ragged
     from headrace.runtime.serve.on_ray import ray_application
     from headrace.runtime.state.model_state import ModelState, register_model_state
+    from headrace.runtime.tasks.answers.precision import ranges_of
     from headrace.runtime.tasks.classify import Classification
-    from headrace.runtime.tasks.precision import ranges_of
     from headrace.runtime.tasks.token_classify import Entity
     from headrace.runtime.two_towers import TwoTowers, load_towers
 
 __version__ = "0.1.0"
 
+# What imports torch's tracer.
+TRACING = ("headrace.runtime.api", "headrace.runtime.compile_towers")
 # Public names that need torch, and where they live.
 LAZY = {
     "compile": "headrace.runtime.api",
-    "compile_towers": "headrace.runtime.api",
+    "compile_towers": "headrace.runtime.compile_towers",
     "load_towers": "headrace.runtime.two_towers",
     "TwoTowers": "headrace.runtime.two_towers",
     "trace": "headrace.runtime.api",
@@ -72,7 +75,7 @@ LAZY = {
     "Classification": "headrace.runtime.tasks.classify",
     "Entity": "headrace.runtime.tasks.token_classify",
     "Generation": "headrace.runtime.generate.generation",
-    "ranges_of": "headrace.runtime.tasks.precision",
+    "ranges_of": "headrace.runtime.tasks.answers.precision",
 }
 
 __all__ = [
@@ -127,7 +130,7 @@ def __getattr__(name: str) -> Any:
     """
     if name not in LAZY:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    if LAZY[name] == "headrace.runtime.api":
+    if LAZY[name] in TRACING:
         require_cache()
     try:
         return getattr(importlib.import_module(LAZY[name]), name)

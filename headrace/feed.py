@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,15 +178,21 @@ def cached(program: Program, pieces: Sequence[Piece]) -> dict[Role, NDArray[Any]
     given[Role.TYPES] = np.concatenate(
         [np.zeros(len(piece.ids), np.int64) if piece.types is None else piece.types for piece in pieces]
     )[None]
-    if groups := range(len(program.form.groups)):
-        most, size = max(len(table) for piece in pieces for table in piece.tables), program.form.block
-        given[Role.BLOCKS] = blocks = np.full((len(groups), len(pieces), most), -1, np.int32)
-        for order, piece in enumerate(pieces):
-            for group in groups:
-                blocks[group, order, : len(piece.tables[group])] = piece.tables[group]
-        owner = np.arange(len(pieces)).repeat(counts)
+    if program.form.groups:
+        given[Role.BLOCKS] = blocks = _tables([piece.tables for piece in pieces])
+        size, owner = program.form.block, np.arange(len(pieces)).repeat(counts)
         given[Role.SLOTS] = blocks[:, owner, places // size].astype(np.int64) * size + places % size
     return given
+
+
+def _tables(tables: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.int32]:
+    """The blocks of each sequence in each group as one array, int32 [groups, sequences, most], -1 past the last."""
+    groups = list(zip(*tables, strict=True))
+    lengths = np.array([list(map(len, group)) for group in groups])
+    blocks = np.full((*lengths.shape, lengths.max()), -1, np.int32)
+    each = chain.from_iterable(chain.from_iterable(groups))
+    blocks[np.arange(blocks.shape[2]) < lengths[..., None]] = np.fromiter(each, np.int32)
+    return blocks
 
 
 def marked(signature: Signature, ids: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,21 +16,20 @@ from headrace.backends import backend as find_backend
 from headrace.backends import target_of
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
-from headrace.frontend.load.checkpoint import Checkpoint, held_dtype, load
-from headrace.frontend.load.modules.pooling import pool_kind
-from headrace.frontend.load.two_towers import split
+from headrace.frontend.load.checkpoint import Checkpoint, load
+from headrace.frontend.load.sentence_transformers.modules.pooling import pool_kind
 from headrace.frontend.trace import Traced as Frontend
 from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
+from headrace.runtime.dtypes import dtype_for, read_dtype
 from headrace.runtime.engine.quantization_gate import require_scheme
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
-from headrace.runtime.state.model_state import ModelState, state_class
-from headrace.runtime.text.own_tokenizer import own_copy
+from headrace.runtime.state.model_state import ModelState, brought_state, state_class
+from headrace.runtime.text.tokenizer.own import own_copy
 from headrace.runtime.text.validate import counts, require_choice
 from headrace.runtime.tools.inspect.report import explain
-from headrace.runtime.two_towers import TwoTowers
 from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, require_any, select
 from headrace.utils.compiler_lock import in_turn
@@ -38,7 +37,6 @@ from headrace.utils.gc_freeze import sparing_the_old
 
 Source = str | Path | nn.Module
 OWN = "own"
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 class Traced:
@@ -301,19 +299,20 @@ def trace(
         raise InputError(f"revision is {revision!r}; a branch, a tag or a commit is accepted, as a str.")
     with bar("Loading the model", shown=progress) as shown, sparing_the_old(), debug.stage("load"):
         checkpoint = load(
-            model, dtype=_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
+            model, dtype=read_dtype(dtype, model), tokenizer=tokenizer, revision=revision,
             trust_remote_code=trust_remote_code, tower=tower,
         )  # fmt: skip
         shown.say("Tracing the model")
-        return _traced(checkpoint, kinds, gate, task)
+        return trace_loaded(checkpoint, kinds, gate, task)
 
 
-def _traced(
+def trace_loaded(
     checkpoint: Checkpoint, kinds: tuple[PoolKind, ...] | None, gate: Prefill | None, task: str | None
 ) -> Traced:
+    """Trace what has been loaded; arguments and errors as of `trace`."""
     with debug.stage("trace"):
         traced = trace_checkpoint(checkpoint, kinds, task)
-    if (state := _brought_state(checkpoint)) is not None:
+    if (state := brought_state(checkpoint.module)) is not None:
         # An artifact names it so: whoever loads one registers the class by that name.
         traced = Frontend(traced.program.with_(declared_state=state.__qualname__), traced.behaviour)
     return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files, state)
@@ -322,7 +321,7 @@ def _traced(
 def lower(model: Source, *, target: str = "auto", device: Any = None, **options: Any) -> Lowered:
     """Trace a model and decide for a target, or a device in its place. Options as for `trace`."""
     backend = find_backend(target_of(device, target), compiles=False)
-    traced = trace(model, **(options | {"dtype": _for_target(options.get("dtype", "auto"), model, backend)}))
+    traced = trace(model, **(options | {"dtype": dtype_for(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
         return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
 
@@ -392,65 +391,6 @@ def _names(option: str, given: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
-@in_turn
-def compile_towers(
-    model: Source,
-    *,
-    target: str = "auto",
-    dtype: str | torch.dtype = "auto",
-    tokenizer: Any = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: bool | None = None,
-) -> TwoTowers:
-    """Compile both towers of a model that compares texts with images, such as CLIP's and SigLIP's.
-
-    Arguments as of `compile`.
-
-    Raises:
-        LoadError: it is no such model.
-        HeadraceError: a tower cannot be traced, typed or run here.
-    """
-    backend = find_backend(target)
-    with bar("Loading the model", shown=progress), sparing_the_old(), debug.stage("load"):
-        checkpoint = load(
-            model, dtype=_for_target(dtype, model, backend), tokenizer=tokenizer, revision=revision,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
-    towers = split(checkpoint)
-    text, image = (_tower(tower, backend, progress) for tower in (towers.text, towers.image))
-    return TwoTowers(text, image, towers.scale, towers.bias)
-
-
-def _tower(checkpoint: Checkpoint, backend: Backend, progress: bool | None) -> CompiledModel:
-    traced = _traced(checkpoint, (), None, Task.EMBED)
-    lowered = Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
-    return lowered.compile(task=Task.EMBED, progress=progress)
-
-
-def _for_target(dtype: str | torch.dtype, model: Source, backend: Backend) -> torch.dtype:
-    chosen = _dtype(dtype, model, default=backend.dtypes[0])
-    if _name(chosen) not in backend.dtypes:
-        raise TargetError(f"The target {backend.name} runs {', '.join(backend.dtypes)}, not {_name(chosen)}.")
-    return chosen
-
-
-def _dtype(dtype: str | torch.dtype, model: Source, default: str = DTYPES[0]) -> torch.dtype:
-    """The dtype of a name; "auto" is what a module holds, else the default."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "auto":
-        return held_dtype(model) or _dtype(default, model)
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise InputError(f"dtype is {dtype!r}; choose from auto, {', '.join(DTYPES)}.")
-    found: torch.dtype = getattr(torch, dtype)
-    return found
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _prefill(prefill: str | None) -> Prefill | None:
     if prefill is not None and (not isinstance(prefill, str) or prefill not in list(Prefill)):
         raise InputError(f"prefill is {prefill!r}; choose from {', '.join(Prefill)}.")
@@ -465,12 +405,3 @@ def _pools(pooling: str | tuple[str, ...] | None) -> tuple[PoolKind, ...] | None
     if pooling == OWN or tuple(pooling) == (OWN,):
         return ()
     return tuple(pool_kind(name) for name in ([pooling] if isinstance(pooling, str) else pooling))
-
-
-def _brought_state(checkpoint: Checkpoint) -> type[ModelState] | None:
-    """The state class that a user's module brings as `headrace_state`."""
-    brought = (getattr(module, "headrace_state", None) for module in checkpoint.module.modules())
-    found = next((state for state in brought if state is not None), None)
-    if found is not None and not (isinstance(found, type) and issubclass(found, ModelState)):
-        raise InputError(f"The module's headrace_state is {found!r}; it must be a subclass of headrace.ModelState.")
-    return found

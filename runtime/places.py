@@ -22,22 +22,32 @@ class Places:
     Attributes:
         first: the number of the caller's first request in messages.
         same: for each request every place that it answers, ascending; None where each answers its own.
+        texts: for each place which of the caller's texts it is a part of, as a window of it or a choice; None where
+            each is a text of its own.
     """
 
     first: int = 0
     same: tuple[tuple[int, ...], ...] | None = None
+    texts: Sequence[int] | None = None
 
     def of(self, request: int) -> tuple[int, ...]:
         """The places that a request answers."""
         return (request,) if self.same is None else self.same[request]
 
     def number(self, request: int) -> int:
-        """What messages call a request: where it first stands."""
-        return self.first + self.of(request)[0]
+        """What messages call a request: where it first stands, in what the caller gave."""
+        place = self.of(request)[0]
+        return self.first + (place if self.texts is None else self.texts[place])
 
     def count(self, requests: Sequence[int] | Numbers) -> int:
-        """How many of the caller's requests they answer."""
+        """How many places they answer."""
         return len(requests) if self.same is None else sum(len(self.of(request)) for request in requests)
+
+    def count_texts(self, requests: Sequence[int] | Numbers) -> int:
+        """How many of the caller's texts they are, or are parts of."""
+        if self.texts is None:
+            return self.count(requests)
+        return len({self.texts[place] for request in requests for place in self.of(request)})
 
     def spread(self, answers: list[Any]) -> list[Any]:
         """The answers in the caller's list: arrays of each request, a copy where it stands again."""
@@ -63,18 +73,22 @@ class Places:
 IN_ORDER = Places()
 
 
-def once(requests: Sequence[Any], first: int = 0) -> tuple[Sequence[Any], Places]:
-    """Each request once, in the order in which they come first, and where it stands; of ids in one array, each."""
+def once(requests: Sequence[Any], first: int = 0, texts: Sequence[int] | None = None) -> tuple[Sequence[Any], Places]:
+    """Each request once, in the order in which they come first, and where it stands; of ids in one array, each.
+
+    Args:
+        texts: as of `Places`.
+    """
     if isinstance(requests, Ragged):
         return requests, Places(first)
     keys = [one if isinstance(one, str) else _key(one) for one in requests]
     found: dict[Hashable, list[int]] = {}
     if len(set(keys)) == len(keys):
-        return requests, Places(first)
+        return requests, Places(first, texts=texts)
     for place, key in enumerate(keys):
         found.setdefault(key, []).append(place)
     same = tuple(map(tuple, found.values()))
-    return [requests[places[0]] for places in same], Places(first, same)
+    return [requests[places[0]] for places in same], Places(first, same, texts)
 
 
 def _key(request: Any) -> Hashable:

@@ -15,9 +15,9 @@ from headrace.ir import Activation
 from headrace.runtime.artifact.saved_model import load
 from headrace.runtime.engine.engine import Array
 from headrace.runtime.model import CompiledModel
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
+from headrace.runtime.tasks.answers.vectors import similarity
 from headrace.runtime.tasks.classify import Classification
-from headrace.runtime.tasks.vectors import similarity
 
 FILE, TEXT, IMAGE = "two_towers.json", "text", "image"
 TEMPLATE = "This is a photo of {}."

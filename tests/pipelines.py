@@ -13,7 +13,7 @@ import torch
 import headrace
 from headrace.errors import LoadError
 from headrace.frontend.load.checkpoint import load
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
 from tests.trained import limited
 
 F32 = torch.float32

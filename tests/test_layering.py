@@ -22,7 +22,7 @@ NAMES_OF_INPUTS |= {"decoder_input_ids", "decoder_attention_mask", "pixel_values
 # Where names come in from outside, or go out: of an ONNX file, of a tokenizer, of manifests that say no roles.
 BORDERS = {
     "headrace.backends.onnx.names",
-    "headrace.runtime.text.tokenizer_keys",
+    "headrace.runtime.text.tokenizer.keys",
     "headrace.runtime.artifact.older",
 }
 CLASSES_OF_MODELS = {"Module", "PreTrainedModel", "PretrainedConfig", "PreTrainedConfig"}

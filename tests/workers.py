@@ -8,6 +8,7 @@ from typing import Any
 # Files whose tests use the same models, each of which takes long to compile or to record: one worker makes them once.
 SHARED = (
     ("tests/conformance/test_tasks.py", "tests/runtime/artifact/test_saved_model.py"),
+    tuple(f"tests/runtime/tools/test_{name}.py" for name in ("cli", "cli_mistakes", "kernels_only")),
     tuple(f"tests/runtime/serve/test_{name}.py" for name in ("robust", "routes", "fuzz", "clients")),
 )
 # Those that take long, about in that order: no worker should begin one when the other is about to end.
@@ -20,7 +21,7 @@ FIRST = (
     "tests/backends/kernels/test_attention.py",
     "tests/coverage/test_coverage.py",
     "tests/parity/test_defects.py",
-    "tests/frontend/load/test_pipelines.py",
+    "tests/frontend/load/sentence_transformers/test_pipelines.py",
     "tests/parity/test_bundles.py",
     "tests/runtime/test_refusals.py",
     "tests/backends/onnx/test_session.py",

@@ -39,6 +39,7 @@ PYTHONS: dict[Any, Any] = {torch.sym_min: min, torch.sym_max: max}
 Sample = Callable[[], dict[str, Tensor]]
 # A graph is compiled for rows up to here, or up to the longest request where that is longer.
 LONGEST = 1 << 16
+MOST_BLOCKS = 1 << 30  # of a cache, or rows
 # Tokens and sequences of the row that a packed graph is compiled and its kernels are tuned on: as full as rows are.
 SAMPLE = (16384, 129)
 # Sequences and rows of each in the batches that a padded graph is compiled on: where its code asks whether a size is
@@ -118,7 +119,7 @@ class Packed(OfGraph):
         super().__init__(program)
         longest = max(step_tokens, program.facts.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
-            self._run = _compiled(_kernels(program), program, [partial(sample_row, program, *SAMPLE)], longest)
+            self._run = compiled_kernels(program, partial(sample_row, program, *SAMPLE), longest)
             self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
@@ -176,6 +177,11 @@ def alone(outputs: Sequence[Any]) -> Any:
 def moved(given: Tensor) -> Tensor:
     """On the device, copied from pinned memory while that computes."""
     return given.pin_memory().to("cuda", non_blocking=True)
+
+
+def compiled_kernels(program: Program, made: Sample, longest: int) -> Any:
+    """A program with our kernels for its operators, compiled for rows of up to `longest` on what `made` makes."""
+    return _compiled(_kernels(program), program, [made], longest)
 
 
 def _kernels(program: Program) -> fx.GraphModule:
@@ -238,8 +244,9 @@ def _free(program: Program, inputs: dict[str, Tensor], longest: int | None) -> l
             if axis.size is not None or inputs[given.name].shape[place] == 1:
                 continue
             # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-            least = 3 if given.role is Role.OFFSETS else 2 if program.form.layout is Layout.PACKED else 1
-            mark_dynamic(inputs[given.name], place, None if longest is None else (least, longest + 1))
+            least = 3 if given.role is Role.OFFSETS else 1 if program.form.layout is Layout.PADDED else 2
+            most = MOST_BLOCKS if given.role is Role.CACHE else longest
+            mark_dynamic(inputs[given.name], place, None if longest is None or most is None else (least, most + 1))
     return [inputs[name] for name in program.signature.input_names]
 
 

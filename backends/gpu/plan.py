@@ -17,6 +17,7 @@ from headrace.backends.kernels.linear_activation.op import FEW
 from headrace.backends.kernels.tuning import PRODUCTS, family
 from headrace.compat.torch import OpOverload, free_unbacked_symbols
 from headrace.ir import AttentionType, Layout, Program, State
+from headrace.ops.stateful import POOL_STATE, STATEFUL
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,12 @@ class Choice:
 
 
 def capturable(exported: ExportedProgram) -> bool:
-    """Whether no operator waits for the device: one that shapes its answer by data does, another library's may."""
+    """Whether no operator waits for the device: one that shapes its answer by data does, another library's may.
+
+    Nor goes on from a state: its definition asks for the lengths of a step.
+    """
     operators = [node for node in exported.graph.nodes if isinstance(node.target, OpOverload)]
-    return all(
+    return not any(node.target in STATEFUL or node.target is POOL_STATE for node in operators) and all(
         node.target.namespace in ("aten", "prims", "headrace")
         and not free_unbacked_symbols(node.meta.get("val"))
         and torch.Tag.dynamic_output_shape not in node.target.tags

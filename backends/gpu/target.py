@@ -14,8 +14,10 @@ from torch import Tensor
 
 from headrace.backends.gpu.architecture import ARCHITECTURES, of_vendor
 from headrace.backends.gpu.device import current, on_device
-from headrace.backends.gpu.executable import Host, Packed, Padded, Placed
+from headrace.backends.gpu.executable import Host, OfGraph, Packed, Padded, Placed
+from headrace.backends.gpu.memory import memory_told
 from headrace.backends.gpu.plan import Choice, plan
+from headrace.backends.gpu.stepping import Stepping
 from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions
 from headrace.backends.interface import Executable
 from headrace.backends.kernels.tuning import family
@@ -42,6 +44,7 @@ class Gpu:
     libraries = ("torch", "triton")
     runs_code = True
     layout = Layout.PACKED
+    ahead = True
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 
@@ -133,11 +136,32 @@ class Gpu:
         """Move the program to the device and compile it."""
         with self.placed():
             moved = program.with_(exported=on_device(program.graph))
-            if moved.form.layout is Layout.PADDED:
-                made: Padded | Packed = Padded(moved, self.decompositions)
-            else:
-                made = Packed(moved, self.step_tokens)
+            made = self._made(moved)
         return made if self.device is None else Placed(made, self.placed)
+
+    def _made(self, program: Program) -> OfGraph:
+        match program.form.layout:
+            case Layout.PADDED:
+                return Padded(program, self.decompositions)
+            case Layout.PACKED:
+                return Packed(program, self.step_tokens)
+            case Layout.CACHED:
+                return Stepping(program)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Half of what the device has free, what torch keeps for later among it."""
+        with self.placed():
+            kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            return (torch.cuda.mem_get_info()[0] + kept) // 2
+
+    def resized(self, array: Tensor | None, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """A larger copy on the device, zeros past what there was."""
+        with self.placed(), memory_told():
+            made = torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda")
+            if array is not None:
+                made[: len(array)] = array
+        return made
 
     def load(self, path: Path, program: Program) -> Executable:
         """Compile anew from the saved graph, which Inductor's cache makes short."""

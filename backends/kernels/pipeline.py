@@ -6,23 +6,26 @@ from torch.export import ExportedProgram
 
 from headrace import graphs
 from headrace.backends.kernels.linear_activation.match import FuseLinearActivation
-from headrace.backends.kernels.rotary.match import FuseRotary
+from headrace.backends.kernels.linear_few.match import UseLinearAny
+from headrace.backends.kernels.rotary.match import FuseRotary, RotateIntoCache
 from headrace.backends.kernels.use_kernels import UseKernels
 from headrace.graphs.passes import GraphPass, run_graph_passes
-from headrace.ir import Program, Role
+from headrace.ir import Layout, Program, Role
 
 
-def kernel_passes(family: str, ids: str) -> tuple[GraphPass, ...]:
+def kernel_passes(family: str, ids: str, steps: bool = False) -> tuple[GraphPass, ...]:
     """Every node is an operator still, so that a program holds the graph.
 
     Args:
         family: the architecture whose tunings they take, as `tuning.family` names it.
         ids: the name of the graph's input of token ids.
+        steps: whether it may be run on a few tokens, as a cached program is.
     """
-    return (FuseRotary(), FuseLinearActivation(family), UseKernels(family, ids))
+    own: tuple[GraphPass, ...] = (RotateIntoCache(), UseLinearAny()) if steps else ()
+    return (FuseRotary(), FuseLinearActivation(family), *own, UseKernels(family, ids))
 
 
 def with_kernels(program: Program, family: str) -> ExportedProgram:
-    """A copy of a packed program's graph with our kernels for its operators."""
-    passes = kernel_passes(family, str(program.signature.name(Role.IDS)))
+    """A copy of a packed or cached program's graph with our kernels for its operators."""
+    passes = kernel_passes(family, str(program.signature.name(Role.IDS)), program.form.layout is Layout.CACHED)
     return graphs.rewrite(program.graph, lambda graph: run_graph_passes(graph, passes))

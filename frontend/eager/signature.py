@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headrace.errors import TraceError
 from headrace.frontend.eager.raw import raw_rows
-from headrace.frontend.load.modules.chain import (
+from headrace.frontend.load.sentence_transformers.modules.chain import (
     IDS,
     LAYERS,
     LEXICAL,

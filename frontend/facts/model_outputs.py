@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from headrace import graphs
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import Call
-from headrace.frontend.load.sentence_transformers import SentenceModules
+from headrace.frontend.load.sentence_transformers.sentence_modules import SentenceModules
 from headrace.ir import SEQUENCE, TARGET, Head, Output, OutputKind
 
 # What a head returns, beside the hidden rows that its choice of rows is found from.

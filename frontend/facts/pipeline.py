@@ -32,7 +32,7 @@ from headrace.frontend.facts.positions import (
 from headrace.frontend.facts.token_scores import require_logits
 from headrace.frontend.load.checkpoint import Checkpoint
 from headrace.frontend.load.decoding import held_config, read_decoding
-from headrace.frontend.load.modules.chain import Chain
+from headrace.frontend.load.sentence_transformers.modules.chain import Chain
 from headrace.ir import (
     BATCH,
     SEQUENCE,

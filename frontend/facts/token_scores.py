@@ -8,8 +8,8 @@ from typing import Any
 from headrace.errors import LoadError, TraceError, warn
 from headrace.frontend.eager.model import DryRun
 from headrace.frontend.load.checkpoint import Checkpoint
-from headrace.frontend.load.modules.chain import Chain, LogitScore
-from headrace.frontend.load.sentence_transformers import SentenceModules
+from headrace.frontend.load.sentence_transformers.modules.chain import Chain, LogitScore
+from headrace.frontend.load.sentence_transformers.sentence_modules import SentenceModules
 from headrace.ir import ChatRules, Head, TextRules
 
 # The tokens that sentence-transformers' CrossEncoder compares, of a language model that names none.

@@ -14,9 +14,9 @@ from headrace.frontend.eager.run import look, without_target
 from headrace.frontend.facts.array_axes import fit_arrays
 from headrace.frontend.facts.token_scores import as_reranker
 from headrace.frontend.load.checkpoint import Checkpoint
-from headrace.frontend.load.modules.chain import Chain
-from headrace.frontend.load.modules.sparse import Splade
-from headrace.frontend.load.sentence_transformers import SentenceModules
+from headrace.frontend.load.sentence_transformers.modules.chain import Chain
+from headrace.frontend.load.sentence_transformers.modules.sparse import Splade
+from headrace.frontend.load.sentence_transformers.sentence_modules import SentenceModules
 from headrace.ir import TASK_RULES, Head, OutputKind, Similarity, Task
 
 # The tasks that hidden rows answer, which every backbone makes.

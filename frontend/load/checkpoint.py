@@ -20,35 +20,36 @@ from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
 from headrace.frontend.load.flag_embedding import FILES as TOKEN_LAYERS
 from headrace.frontend.load.flag_embedding import token_interaction, unweighed, with_token_scores
-from headrace.frontend.load.interaction import read_interaction
 from headrace.frontend.load.keys import require_known
-from headrace.frontend.load.modules.chain import LAYERS
-from headrace.frontend.load.modules.static import read_static, static_rules, static_tokenizer
-from headrace.frontend.load.modules.words import FILE as WORD_FILE
-from headrace.frontend.load.modules.words import read_words
-from headrace.frontend.load.pipeline import (
+from headrace.frontend.load.processor import read_processor_config
+from headrace.frontend.load.remote_code import warn_of_code
+from headrace.frontend.load.sentence_transformers.interaction import read_interaction
+from headrace.frontend.load.sentence_transformers.modules.chain import LAYERS
+from headrace.frontend.load.sentence_transformers.modules.static import read_static, static_rules, static_tokenizer
+from headrace.frontend.load.sentence_transformers.modules.words import FILE as WORD_FILE
+from headrace.frontend.load.sentence_transformers.modules.words import read_words
+from headrace.frontend.load.sentence_transformers.pipeline import (
     CLIP,
     MODULES,
-    SETTINGS,
     TABLES,
-    TRANSFORMER_FILES,
     Pipeline,
     held_pipeline,
     read_pipeline,
 )
-from headrace.frontend.load.processor import read_processor_config
-from headrace.frontend.load.remote_code import warn_of_code
-from headrace.frontend.load.sentence_transformers import SentenceModules, read_sentence_modules, read_similarity
-from headrace.frontend.load.text_rules import config_options, read_text_rules, tokenizer_options
+from headrace.frontend.load.sentence_transformers.router import require_router
+from headrace.frontend.load.sentence_transformers.sentence_modules import (
+    SentenceModules,
+    read_sentence_modules,
+    read_similarity,
+)
+from headrace.frontend.load.sentence_transformers.text_rules import config_options, read_text_rules, tokenizer_options
+from headrace.frontend.load.side_files import SIDE_FILES, linked_out, side_files
 from headrace.frontend.load.text_side import TextSide
 from headrace.frontend.load.weights import WEIGHTS, read_weights
 from headrace.ir import Interaction, Similarity, TextRules
 from headrace.utils.home import expanded
 from headrace.utils.inside import inside
 
-SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
-# What a tokenizer reads of its folder.
-TEXT_FILES = (*SIDE_FILES, "additional_chat_templates/*.jinja")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model")
 # What a tokenizer's configuration may name a file by.
 VOCABULARIES = frozenset({"vocab", "merges", "vocab_file", "merges_file", "spm_file", "tokenizer_file"})
@@ -100,6 +101,12 @@ class _Said:
     similarity: Similarity = Similarity.COSINE
     activation: str | None = None
 
+    def on(self, made: Checkpoint) -> Checkpoint:
+        """A checkpoint with what the pipeline says."""
+        return replace(
+            made, sentence=self.sentence, text=self.text, similarity=self.similarity, activation=self.activation
+        )
+
 
 def load(
     source: str | Path | nn.Module,
@@ -123,13 +130,18 @@ def load(
     """
     if isinstance(source, nn.Module):
         given = read_tokenizer(tokenizer, trust_remote_code)
-        held = (
-            _from_pipeline(source, dtype, given, tower) if _is_pipeline(source) else _from_module(source, dtype, given)
-        )
-        return replace(held, side_files={**held.side_files, **_linked_out(tokenizer, tokenizer)})
+        held = _from_pipeline if _is_pipeline(source) else _from_module
+        made = held(source, dtype, given, tower)
+        return replace(made, side_files={**made.side_files, **linked_out(tokenizer, tokenizer)})
     folder = find_folder(source, revision, trust_remote_code)
     if (folder / "headrace.json").is_file() and not any(next(folder.rglob(kind), None) for kind in WEIGHTS):
         raise LoadError(f"{folder} is a model that was saved or exported: read it back with headrace.load.")
+    return _from_folder(folder, str(source), dtype, tokenizer, tower, trust_remote_code)
+
+
+def _from_folder(
+    folder: Path, name: str, dtype: torch.dtype, tokenizer: Any, tower: str | None, trust_remote_code: bool
+) -> Checkpoint:
     with readable(folder / MODULES):
         pipeline = read_pipeline(folder, tower)
         said = _said(pipeline)
@@ -143,27 +155,17 @@ def load(
         said = replace(said, text=static_rules(pipeline.transformer, found, said.text))
     else:
         module, missing = _read_transformer(weights, pipeline, said, dtype, trust_remote_code)
-        if pipeline is not None and pipeline.transformer.kind == CLIP:
-            module, missing = TextSide(module), tuple(f"model.{name}" for name in missing)
         found = given or _folder_tokenizer(weights, trust_remote_code, pipeline)
     _require_template(said.text, found)
     _collect_layers(module, said)
-    linked = _linked_out(folder, weights) if tokenizer is None else _linked_out(tokenizer, tokenizer)
-    return Checkpoint(
-        name=str(source),
-        module=module.eval(),
-        config=getattr(module, "config", None),
-        tokenizer=found,
-        sentence=said.sentence,
-        missing=missing,
-        side_files=_side_files(folder, weights) | linked,
-        processor=read_processor_config(weights),
-        text=said.text,
-        similarity=said.similarity,
-        activation=said.activation,
+    linked = linked_out(folder, weights) if tokenizer is None else linked_out(tokenizer, tokenizer)
+    made = Checkpoint(
+        name, module.eval(), getattr(module, "config", None), found, said.sentence, missing,
+        side_files(folder, weights) | linked, read_processor_config(weights),
         interaction=(read_interaction(pipeline, found) if pipeline else None) or token_interaction(said.sentence),
         unweighed=unweighed(said.sentence, found),
-    )
+    )  # fmt: skip
+    return said.on(made)
 
 
 def _read_transformer(
@@ -172,7 +174,10 @@ def _read_transformer(
     """The model of a folder, and the names of its parameters that the folder lacks."""
     changes, bare = config_options(pipeline) if pipeline else {}, said.sentence is not None and said.sentence.headless
     config = _config(folder, trust_remote_code, changes)
-    return read_weights(folder, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
+    module, missing = read_weights(folder, config, dtype, trust_remote_code, bare=bare, changed=bool(changes))
+    if pipeline is not None and pipeline.transformer.kind == CLIP:
+        return TextSide(module), tuple(f"model.{name}" for name in missing)
+    return module, missing
 
 
 @torch.no_grad()
@@ -199,41 +204,6 @@ def _require_template(text: TextRules, tokenizer: Any) -> None:
         )
 
 
-def _side_files(folder: Path, weights: Path) -> dict[str, str | None]:
-    """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
-    found = [(weights, name) for name in ("config.json", *TRANSFORMER_FILES)]
-    found += [(folder, name) for name in (MODULES, SETTINGS)]
-    found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
-    there = [(where, name) for where, name in found if (where / name).is_file()]
-    return {name: _text(where / name) if _within(folder, where / name) else None for where, name in there}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoadError(
-            f"{path}, which belongs to a model, cannot be read as a text: {error}. Mend it or move it away."
-        ) from error
-
-
-def _linked_out(folder: Any, tokenizer: Any) -> dict[str, None]:
-    """The files of a tokenizer that are links to what lies elsewhere, themselves or a folder on the way.
-
-    Args:
-        folder: the one that was handed over, in which the tokenizer's lies; anything but a path holds no files.
-    """
-    if not isinstance(tokenizer, (str, Path)):
-        return {}
-    root, where = Path(folder).expanduser(), Path(tokenizer).expanduser()
-    found = (path for kind in TEXT_FILES for path in sorted(where.glob(kind)))
-    return {str(path.relative_to(where)): None for path in found if not _within(root, path)}
-
-
-def _within(folder: Path, path: Path) -> bool:
-    return inside(folder, str(path.relative_to(folder)))
-
-
 def _is_pipeline(module: nn.Module) -> bool:
     """Whether a module is one of sentence-transformers' pipelines, which take texts."""
     return any(one.__module__.startswith("sentence_transformers.") for one in module.__class__.__mro__)
@@ -244,10 +214,8 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, tower:
     pipeline = held_pipeline(source, tower)
     live: Any = pipeline.transformer.live
     if pipeline.transformer.kind in TABLES:
-        model, found = (
-            read_static(pipeline.transformer, dtype),
-            tokenizer or static_tokenizer(pipeline.transformer, Path()),
-        )
+        model = read_static(pipeline.transformer, dtype)
+        found = tokenizer or static_tokenizer(pipeline.transformer, Path())
     else:
         model, found = live.auto_model, tokenizer or live.tokenizer
         model = TextSide(model) if pipeline.transformer.kind == CLIP else model
@@ -258,19 +226,13 @@ def _from_pipeline(source: nn.Module, dtype: torch.dtype, tokenizer: Any, tower:
         said = replace(said, text=static_rules(pipeline.transformer, found, said.text))
     _require_template(said.text, made.tokenizer)
     _collect_layers(made.module, said)
-    return replace(
-        made,
-        name=str(pipeline.folder),
-        sentence=said.sentence,
-        side_files={**made.side_files, **pipeline.side_files},
-        text=said.text,
-        similarity=said.similarity,
-        activation=said.activation,
-        interaction=read_interaction(pipeline, found),
-    )
+    beside = {**made.side_files, **pipeline.side_files}
+    named = replace(made, name=str(pipeline.folder), side_files=beside, interaction=read_interaction(pipeline, found))
+    return said.on(named)
 
 
-def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Checkpoint:
+def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any, tower: str | None = None) -> Checkpoint:
+    require_router(tower, [], f"The {module.__class__.__name__}")
     module = getattr(module, "_orig_mod", module)  # what torch.compile has wrapped
     module = on_host(module)
     held = {p.dtype for p in module.parameters() if p.is_floating_point()}

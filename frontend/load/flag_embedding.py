@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from headrace.errors import LoadError
 from headrace.frontend.load.config import readable
-from headrace.frontend.load.modules.chain import LEXICAL, MULTI, ROWS, Applied, Chain, Normalize, Pooled, SentenceModule
-from headrace.frontend.load.sentence_transformers import SentenceModules
+from headrace.frontend.load.sentence_transformers.modules.chain import (
+    LEXICAL,
+    MULTI,
+    ROWS,
+    Applied,
+    Chain,
+    Normalize,
+    Pooled,
+    SentenceModule,
+)
+from headrace.frontend.load.sentence_transformers.sentence_modules import SentenceModules
 from headrace.ir import Interaction, PoolKind, Similarity
 
 # Which file makes which value (FlagEmbedding's `M3Embedder`), and what follows its linear layer there.

@@ -77,7 +77,6 @@ def measured(
     axis = rows_axis(before.flatten(2), length) if before is not None and before.dim() > 2 else None
     if before is None or axis is None or given_axis is None:
         return None
-
     rounding = allowed * torch.finfo(before.dtype).eps * float(before.abs().max())
 
     def reached_by(key: int) -> frozenset[int]:
@@ -85,15 +84,19 @@ def measured(
         for noise in _noises(rows, rows.shape[1 if given_axis == 2 else 2]):
             noisy = rows.clone()
             noisy.select(given_axis, key).add_(noise)
-            after = run(noisy)
-            assert after is not None
-            changed = (after - before).abs() > rounding if rounding else after != before
-            seen |= frozenset(changed.movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
+            seen |= _changed(before, run(noisy), axis, rounding)
             if len(seen) == length:
                 break
         return seen
 
     return {key: reached_by(key) for key in keys if key < rows.shape[given_axis]}
+
+
+def _changed(before: Tensor, after: Tensor | None, axis: int, rounding: float) -> frozenset[int]:
+    """The places along a dimension at which two outputs differ."""
+    assert after is not None, "the module ran before"
+    differs = (after - before).abs() > rounding if rounding else after != before
+    return frozenset(differs.movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist())
 
 
 class Weights(TorchDispatchMode):  # type: ignore[no-untyped-call]

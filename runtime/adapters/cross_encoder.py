@@ -12,7 +12,7 @@ from headrace.errors import InputError
 from headrace.ir import Activation, Task
 from headrace.runtime.adapters.opening import device_of, opened, require_here, require_known
 from headrace.runtime.model import CompiledModel
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
 from headrace.runtime.text.columns import unpacked
 
 if TYPE_CHECKING:

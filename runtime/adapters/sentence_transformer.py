@@ -14,10 +14,10 @@ from headrace.ir import Similarity, Task
 from headrace.runtime.adapters import mteb
 from headrace.runtime.adapters.opening import device_of, opened, require_here, require_known
 from headrace.runtime.model import CompiledModel
-from headrace.runtime.tasks.precision import Precision, quantised, read_precision
-from headrace.runtime.tasks.vectors import normalise, similarity, similarity_pairwise
+from headrace.runtime.tasks.answers.precision import Precision, quantised, read_precision
+from headrace.runtime.tasks.answers.vectors import normalise, similarity, similarity_pairwise
 from headrace.runtime.text.prompts import Verbatim
-from headrace.runtime.text.tokenizer_keys import IDS
+from headrace.runtime.text.tokenizer.keys import IDS
 from headrace.tasks import answering
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from headrace.runtime.artifact.places import new_folder
 from headrace.runtime.artifact.present import require_same
 from headrace.runtime.engine.lane import key_of
 from headrace.runtime.text.bounds import find_bound
-from headrace.runtime.text.own_tokenizer import own_copy
-from headrace.runtime.text.tokenizers_only import exact_facts
+from headrace.runtime.text.tokenizer.own import own_copy
+from headrace.runtime.text.tokenizer.tokenizers_only import exact_facts
 from headrace.runtime.text.validate import require_choice
 from headrace.tasks import answering, refusal, select
 from headrace.utils.compiler_lock import in_turn

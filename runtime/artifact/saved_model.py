@@ -29,7 +29,7 @@ from headrace.runtime.artifact.trust import check_trust, remember
 from headrace.runtime.engine.lane import Lane, kinds_of
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState, state_class
-from headrace.runtime.text.tokenizers_only import PlainTokenizer, TokenizerFacts
+from headrace.runtime.text.tokenizer.tokenizers_only import PlainTokenizer, TokenizerFacts
 from headrace.target import AUTO, parse_target
 
 TOKENIZER = "tokenizer"

@@ -13,9 +13,9 @@ class BlockPool:
     A block that was published stays what it is until then: who comes with the same prefix takes it as it lies.
     """
 
-    def __init__(self) -> None:
-        """Begin without blocks."""
-        self.count = 0
+    def __init__(self, spare: int = 0) -> None:
+        """Begin without blocks. The first `spare` are never given out: what fills a step up may name them."""
+        self.count, self._spare = 0, spare
         self._free: OrderedDict[int, None] = OrderedDict()
         self._holders: dict[int, int] = {}
         self._blocks: dict[int, int] = {}  # of a prefix
@@ -26,9 +26,14 @@ class BlockPool:
         """How many blocks nobody holds."""
         return len(self._free)
 
+    @property
+    def held(self) -> int:
+        """How many somebody holds."""
+        return len(self._holders)
+
     def grow(self, count: int) -> None:
         """Have so many blocks, no fewer than before."""
-        fresh = dict.fromkeys(range(self.count, count))
+        fresh = dict.fromkeys(range(max(self.count, self._spare), count))
         for block in fresh:
             self._free[block] = None
             self._free.move_to_end(block, last=False)  # what holds no prefix goes first

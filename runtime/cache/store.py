@@ -18,6 +18,8 @@ from headrace.runtime.cache.prefixes import NOTHING, Prefixes
 # Blocks, and rows of states, that are made at first.
 FIRST_BLOCKS, FIRST_ROWS = 64, 8
 STATES = "states"
+# Rows that are nobody's, the first: a sequence that fills a step up has such a one.
+SPARE = 1
 
 
 @dataclass
@@ -53,16 +55,17 @@ class CacheStore:
         self.form, self._memory, self._limit, self._reuse = program.form, memory, limit, prefixes
         self.arrays: dict[str, Any] = {}
         self._prefixes = Prefixes()
+        self._grown = [(place, group) for place, group in enumerate(self.form.groups) if group != CROSS]
         self.pools = {group.name: BlockPool() for group in self.form.groups}
         self._of = {name: [one for one in self.form.caches if one.group == name] for name in self.pools}
         states = [one for one in self.form.caches if one.kind is CacheKind.ROW]
-        self._rows = BlockPool() if states else None
+        self._rows = BlockPool(SPARE) if states else None
         if self._rows is not None:
             self.pools[STATES], self._of[STATES] = self._rows, states
         # Under a small limit as many of each: one pool that took all would leave the others nothing.
         most = limit // sum(map(self._each, self.pools))
         for name in self.pools:
-            self._grow(name, min(most, FIRST_ROWS if name == STATES else FIRST_BLOCKS))
+            self._grow(name, min(most, FIRST_ROWS) + SPARE if name == STATES else min(most, FIRST_BLOCKS))
 
     @property
     def bytes(self) -> int:
@@ -71,7 +74,7 @@ class CacheStore:
 
     def used(self) -> int:
         """The bytes that sequences hold."""
-        return sum(self._each(name) * (pool.count - pool.free) for name, pool in self.pools.items())
+        return sum(self._each(name) * pool.held for name, pool in self.pools.items())
 
     def capacity(self) -> int | None:
         """Tokens of the longest sequence that fits when nothing else is there, None where none is too long."""
@@ -129,11 +132,11 @@ class CacheStore:
     def reserve(self, held: Held, count: int) -> bool:
         """Blocks for so many more tokens, or none: whether they are there."""
         need = -(-(held.count + count) // self.form.block)
-        wants = [(table, self.pools[group.name], need - len(table)) for table, group in self._growing(held)]
-        if not all(self._room(group.name, need - len(table)) for table, group in self._growing(held)):
+        growing = [one for one in self._growing(held) if len(one[0]) < need]
+        if not all(self._room(group.name, need - len(table)) for table, group in growing):
             return False
-        for table, pool, more in wants:
-            table.extend(pool.take() for _ in range(more))
+        for table, group in growing:
+            table.extend(self.pools[group.name].take() for _ in range(need - len(table)))
         return True
 
     def write_cross(self, held: Held, rows: Any) -> bool:
@@ -152,7 +155,11 @@ class CacheStore:
 
     def _growing(self, held: Held) -> list[tuple[list[int], CacheGroup]]:
         """A sequence's tables that grow with its tokens, each with its group."""
-        return [one for one in zip(held.tables, self.form.groups, strict=True) if one[1] != CROSS]
+        return [(held.tables[place], group) for place, group in self._grown]
+
+    def _bounded(self, held: Held) -> list[tuple[list[int], CacheGroup]]:
+        """Those of them whose first blocks are given back, each with its group."""
+        return [(held.tables[place], group) for place, group in self._grown if group.left >= 0]
 
     def commit(self, held: Held, tokens: Sequence[int], count: int) -> None:
         """So many more tokens are in the caches: publish whole blocks, give back what nothing reads again.
@@ -160,10 +167,10 @@ class CacheStore:
         Args:
             tokens: of the sequence, all that the caches hold then.
         """
-        held.count += count
-        if self._reuse:
+        before, held.count = held.count, held.count + count
+        if held.count // self.form.block > before // self.form.block and self._reuse:
             self._publish(held, tokens)
-        for table, group in self._growing(held):
+        for table, group in self._bounded(held):
             for place in range(group.first_key(held.count) // self.form.block):
                 if table[place] != NOWHERE:
                     self.pools[group.name].give(table[place])

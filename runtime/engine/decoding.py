@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from headrace import feed
-from headrace.backends.interface import Backend
+from headrace.backends.interface import Backend, Memory
 from headrace.errors import InputError, OutOfMemoryError, TargetError
-from headrace.ir import OutputKind
+from headrace.ir import CacheKind, OutputKind, Role
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.scheduler import Scheduler, Turn
 from headrace.runtime.engine.sequence import Sequence
@@ -20,6 +21,8 @@ from headrace.utils.forks import Guard
 
 # Sequences in a step at most.
 SEQUENCES = 256
+# Stands for a token that only the target knows.
+UNREAD = np.zeros(1, np.int64)
 
 
 class Chooser(Protocol):
@@ -28,6 +31,48 @@ class Chooser(Protocol):
     def __call__(self, logits: Any, sequences: list[Sequence], /) -> None:
         """Append a token to each sequence, whose row of the logits [w, vocabulary] comes in the same order."""
         ...
+
+
+class Choice(Protocol):
+    """The tokens of a step while the target still chooses them.
+
+    Attributes:
+        ids: int64 [w] on the target, one of each sequence.
+        lasting: the places of the sequences that another token follows, unless this one ends them.
+    """
+
+    ids: Any
+    lasting: list[int]
+
+
+@runtime_checkable
+class EarlyChooser(Protocol):
+    """A chooser that waits for the target only when it is asked to."""
+
+    def begin(self, logits: Any, sequences: list[Sequence], /) -> Choice | None:
+        """Choose, and wait for nothing; None where what is asked hangs on tokens that are not read yet."""
+        ...
+
+    def finish(self, choice: Any, /) -> None:
+        """Append a token to each sequence that is not over by now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A step that the target was given and that is not read yet.
+
+    Attributes:
+        turns: what it runs.
+        asking: the sequences that get a token or an answer of it, each with its place in the step.
+        output: the executable's.
+        choice: the tokens, where they are chosen already.
+    """
+
+    turns: list[Turn]
+    asking: list[tuple[int, Sequence]]
+    output: Any
+    choice: Choice | None
 
 
 class DecodingLoop:
@@ -40,6 +85,10 @@ class DecodingLoop:
         self._numbers = itertools.count()
         # A fork waits for a step to end: what a child has of the caches is then what it should be.
         self._guard, self._process = Guard(settles=True), os.getpid()
+        # A state's row is copied as it is after a step, so the next one waits until that is done.
+        rows = any(cache.kind is CacheKind.ROW for cache in lane.program.form.caches)
+        self._early = choose if isinstance(choose, EarlyChooser) and _ahead(backend) and not rows else None
+        self._flight: Flight | None = None
 
     @property
     def tokens_known(self) -> int:
@@ -79,7 +128,7 @@ class DecodingLoop:
             self.scheduler.remove(sequence)
 
     def step(self) -> list[Sequence]:
-        """Run one step.
+        """Run one step. Where the target allows it, the next one begins before this one's tokens are read.
 
         Returns:
             The sequences that are over.
@@ -89,35 +138,55 @@ class DecodingLoop:
         """
         with self._guard.lock:
             self._leave_parents()
-            turns = self.scheduler.plan()
+            flight, self._flight, following = self._flight, None, None
+            turns = self.scheduler.plan() if flight is None else flight.turns
             if not turns:
                 self._require_progress()
                 return []
             try:
-                asking = [(place, turn.sequence) for place, turn in enumerate(turns) if turn.asks]
-                output = self._run(turns)
-                for sequence, count in turns:
-                    assert sequence.held is not None
-                    self.lane.state.commit(sequence.held, sequence.tokens, count)
-                self._answer(asking, output)
+                if flight is None:
+                    flight = self._begin(turns, self._pieces(turns))
+                    self._commit(turns)
+                following = self._follow(flight)
+                self._end(flight)
+                if following is not None:
+                    self._commit(turn for turn in following.turns if not turn.sequence.finished)
             except BaseException:
                 for sequence, _ in turns:
-                    self.scheduler.set_back(sequence)
+                    if sequence.held is not None:
+                        self.scheduler.set_back(sequence)
                 raise
             over = [sequence for sequence in self.scheduler.running if sequence.finished]
             for sequence in over:
                 self.scheduler.remove(sequence)
+            if following is not None and any(not turn.sequence.finished for turn in following.turns):
+                self._flight = following
             return over
 
     def _leave_parents(self) -> None:
         """In a forked child, end what its parent began: the threads that wait for it are not here."""
         if self._process != os.getpid():
             self._process = os.getpid()
+            self._flight = None
             for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
                 sequence.fail(TargetError("The text was begun before this process was forked. Ask for it again."))
                 self.scheduler.remove(sequence)
 
-    def _run(self, turns: list[Turn]) -> Any:
+    def _begin(self, turns: list[Turn], pieces: list[feed.Piece], ids: Any = None) -> Flight:
+        """Give the target a step; `ids`, on the target, are those of tokens that are not read yet."""
+        program = self.lane.program
+        given = dict(self._backend.feed(program.signature.named(feed.cached(program, pieces))))
+        if ids is not None:
+            given[str(program.signature.name(Role.IDS))] = ids[None]
+        output = self.lane.state.step(self.lane.executable, given)
+        asking = [(place, turn.sequence) for place, turn in enumerate(turns) if ids is not None or turn.asks]
+        choice = None
+        if self._early and len(asking) == len(turns) and not any(sequence.kinds for _, sequence in asking):
+            (logits,) = self.lane.outputs(output, self.lane.kinds[:1])
+            choice = self._early.begin(logits, [sequence for _, sequence in asking])
+        return Flight(turns, asking, output, choice)
+
+    def _pieces(self, turns: list[Turn]) -> list[feed.Piece]:
         pieces = []
         for turn in turns:
             sequence, held = turn.sequence, turn.sequence.held
@@ -125,8 +194,38 @@ class DecodingLoop:
             ids = np.array(sequence.tokens[held.count : held.count + turn.tokens], np.int64)
             wanted = int(turn.asks and not sequence.kinds)
             pieces.append(feed.Piece(ids, held.count, held.tables, held.row or 0, wanted, length=held.length))
-        given = self.lane.program.signature.named(feed.cached(self.lane.program, pieces))
-        return self.lane.state.step(self.lane.executable, self._backend.feed(given))
+        return pieces
+
+    def _follow(self, flight: Flight) -> Flight | None:
+        """Begin the step after one that is under way, from the tokens that it chooses; None where that must be read.
+
+        Who ends with its token is run once more for nothing: no one reads it, and what it writes lies past its tokens.
+        """
+        choice, scheduler = flight.choice, self.scheduler
+        joining = scheduler.waiting and len(scheduler.running) < scheduler.sequences
+        if choice is None or joining or len(flight.turns) < len(scheduler.running):
+            return None
+        going = [place for place in choice.lasting if not flight.turns[place].sequence.finished]
+        turns = [Turn(flight.turns[place].sequence, 1) for place in going]
+        held = [turn.sequence.held for turn in turns]
+        if not turns or not all(one is not None and self.lane.state.reserve(one, 1) for one in held):
+            return None
+        there = [one for one in held if one is not None]
+        pieces = [feed.Piece(UNREAD, one.count, one.tables, one.row or 0, length=one.length) for one in there]
+        return self._begin(turns, pieces, choice.ids if len(going) == len(choice.ids) else choice.ids[going])
+
+    def _commit(self, turns: Iterable[Turn]) -> None:
+        for sequence, count in turns:
+            assert sequence.held is not None
+            self.lane.state.commit(sequence.held, sequence.tokens, count)
+
+    def _end(self, flight: Flight) -> None:
+        """Read a step's tokens and answers."""
+        if flight.choice is None:
+            self._answer(flight.asking, flight.output)
+        else:
+            assert self._early is not None
+            self._early.finish(flight.choice)
 
     def _answer(self, asking: list[tuple[int, Sequence]], output: Any) -> None:
         """Sequences whose tokens have all run, each with its place in the step, get one more, or their answer."""
@@ -175,3 +274,7 @@ class DecodingLoop:
             for sequence in sequences:
                 if not sequence.finished:
                     self.abort(sequence)
+
+
+def _ahead(backend: Backend) -> bool:
+    return isinstance(backend, Memory) and backend.ahead

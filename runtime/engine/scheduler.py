@@ -80,8 +80,8 @@ class Scheduler:
     def _reserved(self, sequence: Sequence, count: int) -> int:
         """Room for so many tokens; where a sequence is alone and finds none, for fewer. Returns for how many."""
         assert sequence.held is not None
-        alone = not [one for one in self.running if one is not sequence]
         while count and not self.state.reserve(sequence.held, count):
+            alone = not [one for one in self.running if one is not sequence]
             count = count // 2 if alone else 0
         return count
 

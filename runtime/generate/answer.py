@@ -163,6 +163,11 @@ class Answer:
                 self._stopping.end()
         return self.reason
 
+    @property
+    def lasting(self) -> bool:
+        """Whether another token may follow its next one."""
+        return self.place + 1 < self.start.most
+
     def take(self) -> str:
         """What may be told of the text now and was not."""
         return self._stopping.take()

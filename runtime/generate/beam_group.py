@@ -56,7 +56,7 @@ class BeamGroup:
         """Take one beam's logits [vocabulary]; with the last of them all go on."""
         if not self._members:
             self._members = [sequence]
-        self._rows[sequence] = logits
+        self._rows[sequence] = logits.clone()  # the next step may write where these lie
         if all(one in self._rows and one.held is not None and not one.left for one in self._members):
             self._advance()
 

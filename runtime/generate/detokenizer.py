@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import Any
 
-from headrace.runtime.text.tokenizer_equivalence import PROBES
-from headrace.runtime.text.tokenizers_only import TIDIED
+from headrace.runtime.text.tokenizer.equivalence import PROBES
+from headrace.runtime.text.tokenizer.tokenizers_only import TIDIED
 
 # What stands for bytes that are no whole character, yet.
 BROKEN = "\ufffd"

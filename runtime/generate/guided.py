@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import InputError, missing_library
 from headrace.runtime.generate.options import GenerateOptions
 from headrace.runtime.generate.rules import as_bits
-from headrace.runtime.text.tokenizer_keys import IDS
+from headrace.runtime.text.tokenizer.keys import IDS
 
 Bits = NDArray[np.int32]
 

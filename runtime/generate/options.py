@@ -249,16 +249,25 @@ def _require_served(decoding: Decoding, options: GenerateOptions, asked: Mapping
         warn(f"{' and '.join(narrowing)} change nothing: {why}, so the likeliest token is taken. Pass temperature=1.")
 
 
-def find_beams(options: GenerateOptions, decoding: Decoding) -> Beams | None:
+def find_beams(options: GenerateOptions, decoding: Decoding, vocabulary: int) -> Beams | None:
     """The caller's beams, else the folder's; None where one continuation is followed.
 
+    Args:
+        vocabulary: how many tokens a continuation can begin with.
+
     Raises:
-        InputError: options that are not served beside a beam search.
+        InputError: more beams than the vocabulary has tokens, or options that are not served beside a beam search.
     """
     folder = decoding.beams or Beams(1)
     count = folder.count if options.beams is None else options.beams
     if count == 1:
         return None
+    source = "beams" if options.beams else "the folder's num_beams"
+    if count > vocabulary:
+        raise InputError(
+            f"{source} is {count}, and a text can begin with {vocabulary} tokens, the model's vocabulary. Pass fewer "
+            "as beams=, 1 for none."
+        )
     asked = {
         "temperature": options.temperature,
         "n": options.n - 1,
@@ -268,7 +277,6 @@ def find_beams(options: GenerateOptions, decoding: Decoding) -> Beams | None:
         "json_schema": options.json_schema,
     }
     if unserved := [name for name, value in asked.items() if value]:
-        source = "beams" if options.beams else "the folder's num_beams"
         raise InputError(
             f"{' and '.join(unserved)} cannot be followed beside a beam search ({source} is {count}). Leave "
             f"{'it' if len(unserved) == 1 else 'them'} out, or pass beams=1."

@@ -15,8 +15,8 @@ from headrace.ir import Program
 from headrace.runtime.places import Places
 from headrace.runtime.text.prefetch import PACKED
 from headrace.runtime.text.prompts import require_unicode
-from headrace.runtime.text.reader import Reader
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
+from headrace.runtime.text.tokenizer.reader import Reader
 from headrace.runtime.text.truncation import Piece
 from headrace.runtime.text.validate import many
 

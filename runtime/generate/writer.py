@@ -62,7 +62,7 @@ class Writer:
             InputTooLongError: a prompt that leaves no room for a token.
         """
         options = read_options(self._model.decoding, **given)
-        beams = find_beams(options, self._model.decoding)
+        beams = find_beams(options, self._model.decoding, self._model.width)
         read = [NO_IDS] * len(prompts) if self._arrays else self._prompts.read(prompts, template)
         if beams is None:
             return [Asked(ids, [*begin_answers(self._model, ids, options, self.encodes)]) for ids in read]

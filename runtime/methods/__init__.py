@@ -1,1 +1,1 @@
-"""The tasks as methods of a compiled model that are not in model.py: vectors, and every task over iterators."""
+"""The tasks as methods of a compiled model that are not in model.py: vectors, labels, several at once, iterators."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import reprlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, Unpack, overload
 
 from headrace.errors import InputError
-from headrace.ir import Program, Task
+from headrace.ir import Task
 from headrace.runtime.engine.engine import Array
+from headrace.runtime.methods.calling import Calling
+from headrace.runtime.tasks.answers.output import NUMPY, as_output
+from headrace.runtime.tasks.answers.vectors import compared_by, similarity, similarity_pairwise
 from headrace.runtime.tasks.embed import embed
-from headrace.runtime.tasks.interface import Call, Options, Requests
+from headrace.runtime.tasks.interface import Options, Requests
 from headrace.runtime.tasks.multi_embed import multi_embed
-from headrace.runtime.tasks.output import NUMPY, as_output
 from headrace.runtime.tasks.sparse_embed import SparseVectors, sparse_embed, vocabulary_of, words
 from headrace.runtime.tasks.token_embed import token_embed
-from headrace.runtime.tasks.vectors import compared_by, similarity, similarity_pairwise
 from headrace.runtime.text.prompts import side_prompt
 
 Numpy = Literal["numpy"]
@@ -31,20 +31,11 @@ class EmbedOptions(Options, total=False):
     ranges: Any
 
 
-class Embedding(ABC):
+class Embedding(Calling):
     """A compiled model as what makes vectors of texts.
 
     `output` of each method says what they come in: "numpy" arrays, "torch" tensors, or "arrow" arrays of pyarrow.
     """
-
-    program: Program
-    _tokenizer: Any
-
-    @abstractmethod
-    def _call(
-        self, task: Task, truncate: bool | str | None = None, batch_size: int | None = None,
-        progress: bool | None = None, max_length: int | None = None, **unknown: Any,
-    ) -> Call: ...  # fmt: skip
 
     @overload
     def embed(

@@ -15,14 +15,14 @@ from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.progress import bar
 from headrace.runtime.tasks.answer_question import FoundAnswer
+from headrace.runtime.tasks.answers.precision import require_ranges
 from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.fill_mask import Fill
 from headrace.runtime.tasks.multiple_choice import Choice
-from headrace.runtime.tasks.precision import require_ranges
 from headrace.runtime.tasks.raw import Raw
 from headrace.runtime.tasks.sparse_embed import SparseVector
 from headrace.runtime.tasks.token_classify import Entity
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
 from headrace.runtime.text.truncation import about
 from headrace.tasks import answering
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from headrace.errors import InputError
 from headrace.runtime.serve.refusals import Refusal
@@ -46,14 +47,23 @@ class Limits:
             if not value >= 0:
                 raise InputError(f"{name} is {value!r}; 0 seconds and above are accepted.")
 
+    @staticmethod
+    def require_some(texts: list[Any]) -> None:
+        """Refuse no texts at all.
+
+        Raises:
+            Refusal: there are none.
+        """
+        if not texts:
+            raise Refusal(400, "There is nothing to answer: the list of texts is empty. Give one text or more.")
+
     def require(self, texts: list[str]) -> None:
         """Refuse more texts, or longer ones, before anything reads them.
 
         Raises:
             Refusal: there are none, or they are too many or too long.
         """
-        if not texts:
-            raise Refusal(400, "There is nothing to answer: the list of texts is empty. Give one text or more.")
+        self.require_some(texts)
         if len(texts) > self.texts:
             raise Refusal(
                 413, f"The request has {len(texts)} texts; at most {self.texts} are accepted. Send them in parts."

@@ -153,6 +153,19 @@ def unregister_model_state(name: str) -> None:
     route.registered.pop(name, None)
 
 
+def brought_state(module: Any) -> type[ModelState] | None:
+    """The state class that a user's module brings as `headrace_state`, of itself or of a module within.
+
+    Raises:
+        InputError: it brings something else by that name.
+    """
+    brought = (getattr(part, "headrace_state", None) for part in module.modules())
+    found = next((state for state in brought if state is not None), None)
+    if found is not None and not (isinstance(found, type) and issubclass(found, ModelState)):
+        raise InputError(f"The module's headrace_state is {found!r}; it must be a subclass of headrace.ModelState.")
+    return found
+
+
 def state_class(program: Program, brought: type[ModelState] | None = None) -> type[ModelState]:
     """The class of the state that the program's route names, to be kept by whoever makes states of it.
 

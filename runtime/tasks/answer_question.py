@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.runtime.tasks.activation import Floats
+from headrace.runtime.tasks.answers.activation import Floats
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import scored
+from headrace.runtime.tasks.answers.spans import characters, likeliest, likelihoods
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.parts.answers import characters, likeliest, likelihoods
-from headrace.runtime.tasks.records import scored
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
 from headrace.runtime.text.validate import counts, require_choice
-from headrace.runtime.text.windows import Window
+from headrace.runtime.text.windows import Window, flat
 
 # As of transformers' pipeline: the tokens of a window, of which neighbouring ones share half at most.
 MOST_TOKENS, MOST_SHARED = 384, 128
@@ -72,7 +72,7 @@ def answer_question(
     call.lane()
     windows, side = _windows(call, listed, doc_stride, max_seq_len)
     null = _null_token(call, windows, bool(handle_impossible_answer))
-    rows = iter(call.encoded_rows([window.encoded for one in windows for window in one]))
+    rows = iter(call.encoded_rows(*flat(windows)))
     search = Search(top_k, max_answer_len, bool(handle_impossible_answer), bool(align_to_words))
     return [
         _found(cut, [next(rows) for _ in cut], context, side, null, search)

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from numpy.typing import ArrayLike
 
 from headrace.ir import Activation, Labels
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import scored
 from headrace.runtime.tasks.interface import Answering, Call, Command, Prompt, PromptName
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import require_choice
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.ir import Program
+from headrace.runtime.tasks.answers.precision import quantised, read_precision
+from headrace.runtime.tasks.answers.records import shortest
+from headrace.runtime.tasks.answers.vectors import normalise
 from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
-from headrace.runtime.tasks.precision import quantised, read_precision
-from headrace.runtime.tasks.records import shortest
-from headrace.runtime.tasks.vectors import normalise
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts, require_choice
 

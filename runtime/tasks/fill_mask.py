@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace.runtime.places import Places
+from headrace.runtime.tasks.answers.mapping import Record
 from headrace.runtime.tasks.interface import Answering, Call
-from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.validate import counts
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.runtime.engine.padded_batch import Rows
     from headrace.runtime.engine.request import Request
     from headrace.runtime.text.encoded import Encoded
-    from headrace.runtime.text.tokenizer import Texts
+    from headrace.runtime.text.texts import Texts
 
 # An option of a task is a parameter of its function; the words beside its type are the command line's, which has none
 # of those without words.
@@ -134,13 +134,17 @@ class Call:
         """The texts or arrays that were given, one alone as a list of one; ids in one array as `Ragged`."""
         return self.reader.listed(given, pairs=pairs)
 
-    def once(self, listed: Sequence[Any]) -> tuple[Sequence[Any], Places]:
-        """Each of the requests once, and where it stands among all: the same is computed once."""
-        return once(listed, self.first)
+    def once(self, listed: Sequence[Any], texts: Sequence[int] | None = None) -> tuple[Sequence[Any], Places]:
+        """Each of the requests once, and where it stands among all: the same is computed once.
 
-    def rows(self, listed: Sequence[Any], **options: Any) -> list[Array]:
+        Args:
+            texts: which of the caller's texts each is a part of, for messages; None where each is one.
+        """
+        return once(listed, self.first, texts)
+
+    def rows(self, listed: Sequence[Any], texts: Sequence[int] | None = None, **options: Any) -> list[Array]:
         """The raw output of each, in order. Some are read while others run; options are the reader's."""
-        kept, places = self.once(listed)
+        kept, places = self.once(listed, texts)
         return self.rows_of(self._parts(kept, places, options), len(kept), places)
 
     def answered(self, listed: Sequence[Any], **options: Any) -> Iterator[tuple[Numbers, Rows]]:
@@ -175,9 +179,9 @@ class Call:
         """Of the parts in which a reader reads ahead."""
         return self.engine.sizes(self.task)
 
-    def encoded_rows(self, encoded: list[Encoded]) -> list[Array]:
-        """The raw output of texts that are tokenised."""
-        kept, places = self.once(encoded)
+    def encoded_rows(self, encoded: list[Encoded], texts: Sequence[int] | None = None) -> list[Array]:
+        """The raw output of texts that are tokenised, or of parts of them."""
+        kept, places = self.once(encoded, texts)
         return self.rows_of([kept], len(kept), places)
 
     def texts(self) -> Texts:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.ir import Interaction
+from headrace.runtime.tasks.answers.records import shortest
 from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
-from headrace.runtime.tasks.records import shortest
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prompts import one_prompt, side_prompt
 

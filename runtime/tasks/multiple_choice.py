@@ -11,10 +11,10 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace.ir import Activation
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import shortest
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.records import shortest
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ def multiple_choice(call: Call, questions: Any) -> list[Choice]:
         _require_question(one, number)
     call.lane()
     pairs = [(text, choice) for text, choices in listed for choice in choices]
-    logits = np.asarray(call.rows(pairs, pairs=True), np.float32).reshape(-1)
+    asked = [place for place, (_, choices) in enumerate(listed) for _ in choices]
+    logits = np.asarray(call.rows(pairs, asked, pairs=True), np.float32).reshape(-1)
     ends = accumulate((len(choices) for _, choices in listed), initial=0)
     return [
         _chosen(list(choices), logits[first:stop])

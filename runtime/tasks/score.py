@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import InputError
+from headrace.runtime.tasks.answers.mapping import Record
 from headrace.runtime.tasks.classify import Raw, classified
 from headrace.runtime.tasks.interface import Answering, Call, Prompt, PromptName
-from headrace.runtime.tasks.mapping import Record
 from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts, many

@@ -12,8 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import InputError, missing_library
 from headrace.ir import OutputKind
+from headrace.runtime.tasks.answers.records import shortest
 from headrace.runtime.tasks.interface import Answering, Call, Command, Each, Prompt, PromptName
-from headrace.runtime.tasks.records import shortest
 from headrace.runtime.text.prompts import one_prompt
 from headrace.runtime.text.validate import counts
 

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike
 from headrace.errors import InputError
 from headrace.ir import Labels
 from headrace.runtime.places import Places
+from headrace.runtime.tasks.answers.groups import OUTSIDE, Group, grouped, surest
+from headrace.runtime.tasks.answers.mapping import Record
+from headrace.runtime.tasks.answers.records import scored
+from headrace.runtime.tasks.answers.tagged import AGGREGATIONS, Aggregation, Tagger, Unit, read_tokens
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.mapping import Record
-from headrace.runtime.tasks.parts.groups import OUTSIDE, Group, grouped, surest
-from headrace.runtime.tasks.parts.tagged import AGGREGATIONS, Aggregation, Tagger, Unit, read_tokens
-from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.validate import counts, require_choice
-from headrace.runtime.text.windows import Window
+from headrace.runtime.text.windows import Window, flat
 
 __all__ = ["AGGREGATIONS", "Aggregation", "Entity", "entities", "token_classify"]
 
@@ -93,7 +93,7 @@ def token_classify(
     assert labels is not None
     encoded = _encoded(call, listed, whole=stride is not None)
     windows = [reader.windows(one, stride or 0, first=number) for number, one in enumerate(encoded, call.first)]
-    rows = iter(call.encoded_rows([window.encoded for text in windows for window in text]))
+    rows = iter(call.encoded_rows(*flat(windows)))
     return [
         entities([next(rows) for _ in cut], labels, text, one, shape, cut)
         for text, one, cut in zip(listed, encoded, windows, strict=True)

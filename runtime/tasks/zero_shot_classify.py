@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from headrace.errors import InputError
 from headrace.ir import Activation
 from headrace.runtime.places import Places
-from headrace.runtime.tasks.activation import activate
+from headrace.runtime.tasks.answers.activation import activate
+from headrace.runtime.tasks.answers.records import scored
 from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.interface import Answering, Call, Command
-from headrace.runtime.tasks.records import scored
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.prompts import require_unicode
 from headrace.runtime.text.truncation import read_truncate
@@ -48,7 +48,9 @@ def zero_shot_classify(
     if not listed:
         return []
     hypotheses = [hypothesis_template.replace(PLACE, label) for label in wanted]
-    rows = np.reshape(call.encoded_rows(_encoded(call, listed, hypotheses)), (len(listed), len(wanted), -1))
+    encoded = _encoded(call, listed, hypotheses)
+    of_each = np.repeat(np.arange(len(listed)), len(wanted)).tolist()
+    rows = np.reshape(call.encoded_rows(encoded, of_each), (len(listed), len(wanted), -1))
     held = call.program.facts.labels
     assert held is not None
     assert held.entailment is not None
@@ -95,7 +97,9 @@ def _classification(labels: list[str], scores: NDArray[np.float32]) -> Classific
 
 def _require_labels(labels: Any) -> list[str]:
     if not isinstance(labels, (list, tuple)) or not labels or not all(isinstance(one, str) and one for one in labels):
-        raise InputError(f"labels is {reprlib.repr(labels)}; a list of the labels to choose from is accepted, as str.")
+        raise InputError(
+            f"labels is {reprlib.repr(labels)}; the labels to choose from are accepted by labels=, as a list of str."
+        )
     for label in labels:
         require_unicode(label, f"The label {label!r}")
     if twice := sorted({one for one in labels if labels.count(one) > 1}):

@@ -17,7 +17,7 @@ from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.text.prefetch import Sizes, parts_of
-from headrace.runtime.text.tokenizer_keys import IDS, TYPES
+from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 from headrace.runtime.text.validate import many, read_array
 
 # Numbers of some requests: all in one array, or each for itself.

@@ -43,17 +43,28 @@ def one_prompt(program: Program, prompt: str | None, prompt_name: str | None) ->
     """
     if prompt_name is None:
         return prompt
-    known = [name for name, _ in program.facts.text.prompts]
     if prompt is not None:
         raise InputError(
             "prompt and prompt_name are both given. Pass one: a name of the folder's, or a text of your own."
         )
-    if prompt_name not in known:
+    return named_prompt(program, prompt_name, " For a text of your own, pass prompt=.")
+
+
+def named_prompt(program: Program, name: str | None, advice: str = "") -> str | None:
+    """A prompt's name, which the folder has; None stays None.
+
+    Args:
+        advice: what the message ends with, where a caller can pass a text too.
+
+    Raises:
+        InputError: the folder has no prompt of that name.
+    """
+    known = [one for one, _ in program.facts.text.prompts]
+    if name is not None and name not in known:
         raise InputError(
-            f"prompt_name is {reprlib.repr(prompt_name)}; the model's prompts are {', '.join(known) or 'none'}. For a "
-            "text of your own, pass prompt=."
+            f"prompt_name is {reprlib.repr(name)}; the model's prompts are {', '.join(known) or 'none'}.{advice}"
         )
-    return prompt_name
+    return name
 
 
 def side_prompt(program: Program, side: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,14 @@ class Window:
     def stop(self) -> int:
         """The place in the text past its last token."""
         return self.first + self.count
+
+
+def flat(cuts: Sequence[Sequence[Window]]) -> tuple[list[Encoded], list[int]]:
+    """The requests of several texts' windows, one after another, and which text each is of."""
+    return (
+        [window.encoded for windows in cuts for window in windows],
+        [place for place, windows in enumerate(cuts) for _ in windows],
+    )
 
 
 def cut(whole: Encoded, bound: Bound, stride: int, side: int, backwards: bool) -> list[Window]:

@@ -163,7 +163,7 @@ def test_a_limit_of_one_call(made: Any) -> None:
 @pytest.mark.parametrize("strategy", ["longest_first", "only_first", "only_second"])
 def test_which_text_of_a_pair_gives_is_the_tokenizers_rule(strategy: str, side: str, made: Any) -> None:
     """Each strategy keeps the tokens that transformers keeps, of short texts and of those that are clipped first."""
-    from headrace.runtime.text.tokenizer import Texts
+    from headrace.runtime.text.texts import Texts
 
     tokenizer = bert_like(truncation_side=side)
     reader = Texts(tokenizer, made("score").program)
@@ -229,7 +229,7 @@ def test_outputs_of_other_libraries(task: str, made: Any) -> None:
 
 def test_sparse_outputs() -> None:
     pytest.importorskip("pyarrow")
-    from headrace.runtime.tasks.output import as_output
+    from headrace.runtime.tasks.answers.output import as_output
     from headrace.runtime.tasks.sparse_embed import SparseVector, joined
 
     made = joined(

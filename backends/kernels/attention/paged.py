@@ -118,7 +118,8 @@ def attended(
     out = q.new_empty((tokens, heads, width))
     splits = split_count(counts.shape[0], heads // pack)
     there = torch.sym_min(splits - 1, 1)  # type: ignore[no-untyped-call] # no parts where no keys are split
-    parts = q.new_empty((tokens * heads * splits * there, width + 2), dtype=torch.float32)
+    # And one: whether there are none would be asked when the graph is compiled, and make another one.
+    parts = q.new_empty((tokens * heads * splits * there + 1, width + 2), dtype=torch.float32)
     kernels.attend[(tiles.shape[0] * (heads // pack), splits)](
         q, k_cache, v_cache, out, parts, tiles, blocks, counts, q if sinks is None else sinks,
         q if bias is None else bias, counts.shape[0], splits, q.stride(0), q.stride(1), out.stride(0), out.stride(1),

@@ -15,9 +15,14 @@ from headrace.backends.kernels.attention.paged_kernel import attend_paged, join_
 from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
+from headrace.backends.kernels.linear_few.kernel import multiply_few
+from headrace.backends.kernels.linear_few.match import LINEAR_ANY
+from headrace.backends.kernels.linear_few.op import FEW, few_multiplied
 from headrace.backends.kernels.pipeline import with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
-from headrace.backends.kernels.rotary.match import ROTATE
+from headrace.backends.kernels.rotary import into_cache
+from headrace.backends.kernels.rotary.into_cache import rotate_into_cache
+from headrace.backends.kernels.rotary.match import ROTATE, ROTATE_INTO
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, PAGED, PAGED_TILES, POOL_TRITON, TILES
@@ -141,6 +146,12 @@ def _multiply(*values: Any) -> None:
     multiplied(x.reshape(-1, x.shape[-1]), weight, bias, kind, gated, late, PRODUCTS[family], kernel)
 
 
+def _multiply_few(*values: Any) -> None:
+    """As for as many rows as the kernel takes; a library multiplies more."""
+    x, weight, bias, kernel = values
+    few_multiplied(x.reshape(-1, x.shape[-1])[:FEW], weight, bias, kernel=kernel)
+
+
 PAGED_TRITON, CROSS_TRITON = (target for target, _ in PAGED.values())
 ATTENTIONS = (ATTENTION_TRITON, PAGED_TRITON, CROSS_TRITON)
 ATTENDING = (attend_tiles, attend_paged)
@@ -148,6 +159,8 @@ ATTENDING = (attend_tiles, attend_paged)
 LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     ATTENTION_TRITON: ((attend_tiles,), _attend),
     PAGED_TRITON: ((write_paged, attend_paged, join_splits), _attend_paged),
+    ROTATE_INTO: ((rotate_into_cache,), into_cache.written),
+    LINEAR_ANY: ((multiply_few,), _multiply_few),
     CROSS_TRITON: ((attend_paged, join_splits), _attend_cross),
     TILES: ((list_tiles,), listed),
     PAGED_TILES: ((list_tiles,), _list_paged),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headrace.backends.kernels.linear_few import op as linear_few
 from headrace.backends.kernels.tuning import PRODUCTS, Product
 
 KINDS = ("gelu", "gelu_tanh", "silu", "relu")
@@ -38,7 +39,9 @@ def linear_activated(
         [..., N] in `x`'s dtype.
     """
     rows = x.reshape(-1, x.shape[-1])
-    if len(rows) < FEW:
+    if len(rows) <= linear_few.FEW:
+        out = linear_few.few_multiplied(rows, weight, bias, kind, gated, late)
+    elif len(rows) < FEW:
         out = activated(functional.linear(rows, weight, bias), kind, gated, late)
     else:
         out = multiplied(rows, weight, bias, kind, gated, late, PRODUCTS[family])

@@ -9,13 +9,17 @@ import torch
 from torch import fx
 
 from headrace import graphs
-from headrace.backends.kernels.rotary import op  # noqa: F401 - registers the operator
+from headrace.backends.kernels.rotary import into_cache, op  # noqa: F401 - registers the operators
+from headrace.graphs.views import arguments
+from headrace.ops.cached import ATTENTION_PAGED
 
 aten = torch.ops.aten
 ADD, MUL, CAT, NEG, SLICE = aten.add.Tensor, aten.mul.Tensor, aten.cat.default, aten.neg.default, aten.slice.Tensor
 COPY, TURN, UNSQUEEZE = aten._to_copy.default, aten.transpose.int, aten.unsqueeze.default
 RSQRT, MEAN, POWER, SELECT = aten.rsqrt.default, aten.mean.dim, aten.pow.Tensor_Scalar, aten.select.int
-ROTATE = torch.ops.headrace.rotate.default
+ROTATE, ROTATE_INTO = torch.ops.headrace.rotate.default, torch.ops.headrace.rotate_into_cache.default
+# From `headrace.rotate` to what an attention over caches takes: a row to a batch of one and back.
+BACK = ((TURN, (0, 1)), (SELECT, (0, 0)), (TURN, (1, 2)), (UNSQUEEZE, (0,)))
 Node = Any  # an fx.Node: what its arguments are is asked for at every step
 
 
@@ -43,6 +47,46 @@ def _replace(graph: fx.Graph, last: Node, x: Node, cos: Node, sin: Node, weight:
         turned = graphs.call(graph, ROTATE, (rows, waves, others, weight, eps))
         out = graphs.call(graph, TURN, (graphs.call(graph, UNSQUEEZE, (turned, 0)), 1, 2))
     last.replace_all_uses_with(out)
+
+
+@dataclass(frozen=True)
+class RotateIntoCache:
+    """Where an attention over caches rotates its queries and keys, that and the writing of its cache are one operator.
+
+    Its keys and values are in the cache then, and it is given none.
+    """
+
+    name: str = "rotate-into-cache"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put one in the place of each pair of rotations."""
+        for node in graph.nodes:
+            if node.target is ATTENTION_PAGED:
+                _into_cache(graph, node)
+        graph.eliminate_dead_code()
+
+
+def _into_cache(graph: fx.Graph, attention: Node) -> None:
+    given = arguments(attention)
+    if given["k"] is None or given["v"] is None:
+        return
+    q, k = _rotated(given["q"]), _rotated(given["k"])
+    if q is None or k is None or [wave.args for wave in q.args[1:3]] != [wave.args for wave in k.args[1:3]]:
+        return
+    (queries, cos, sin, *q_norm), (keys, _, _, *k_norm) = q.args, k.args
+    with graph.inserting_before(attention):
+        rest = given["v"], cos, sin, *q_norm, *k_norm, given["k_cache"], given["v_cache"], given["slots"]
+        made = graphs.call(graph, ROTATE_INTO, (queries, keys, *rest))
+    attention.args = (made, None, None, *attention.args[3:])
+
+
+def _rotated(node: Node) -> Node | None:
+    """The rotation that makes it and that nothing else reads."""
+    for target, args in BACK:
+        if not (_is(node, target) and tuple(node.args[1:]) == args and len(node.users) == 1):
+            return None
+        node = node.args[0]
+    return node if _is(node, ROTATE) and len(node.users) == 1 else None
 
 
 def _rotation(node: Node) -> tuple[Node, Node, Node] | None:

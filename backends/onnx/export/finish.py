@@ -28,7 +28,7 @@ def finish(model: ir.Model, program: Program) -> None:
 
 
 def _unit(made: tape.Tape, vectors: ir.Value) -> ir.Value:
-    """`headrace.runtime.tasks.vectors.normalise`: a zero vector stays zero."""
+    """`headrace.runtime.tasks.answers.vectors.normalise`: a zero vector stays zero."""
     axes = made.op("Constant", [], {"value": ir.tensor(np.array([-1], np.int64))})
     least = made.op("Constant", [], {"value": ir.tensor(np.array(LEAST, np.float32))})
     length = made.op("ReduceL2", [vectors, axes], {"keepdims": 1})

@@ -42,34 +42,6 @@ class Message(Body):
         return {"role": self.role, "content": content} | ({} if self.name is None else {"name": self.name})
 
 
-class Schema(Body):
-    """A JSON schema, and what it is called."""
-
-    name: str | None = None
-    description: str | None = None
-    strict: bool | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
-
-
-class Format(Body):
-    """The form of an answer."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: Schema | None = None
-
-    def schema_text(self) -> dict[str, Any] | None:
-        """The JSON schema that an answer keeps to.
-
-        Raises:
-            InputError: there is none where it is asked for.
-        """
-        if self.type == "json_schema" and self.json_schema is None:
-            raise InputError('response_format is json_schema without json_schema. Give it: {"schema": {...}}.')
-        if self.json_schema is not None:
-            return self.json_schema.schema_
-        return {"type": "object"} if self.type == "json_object" else None
-
-
 class Chat(Generating):
     """A chat to its next message."""
 
@@ -77,7 +49,6 @@ class Chat(Generating):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: Format | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -95,11 +66,9 @@ class Chat(Generating):
         if reserved := sorted(RESERVED & set(self.chat_template_kwargs or ())):
             raise InputError(f"chat_template_kwargs hold {', '.join(reserved)}, which the server sets. Leave them out.")
         found = super().options()
-        schema = None if self.response_format is None else self.response_format.schema_text()
         return found | {
             "max_new_tokens": self.max_completion_tokens or self.max_tokens,
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
-            "json_schema": found["json_schema"] if schema is None else schema,
         }
 
 

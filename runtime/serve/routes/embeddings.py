@@ -15,7 +15,7 @@ from headrace.runtime.serve.endpoint import Body, Note, Route
 from headrace.runtime.serve.routes.inputs import Model, PromptName, TextsOrIds, Truncate, listed_ids
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.embed import finished, require_dimensions
-from headrace.runtime.text.prompts import one_prompt
+from headrace.runtime.text.prompts import named_prompt
 
 
 class Embeddings(Body):
@@ -56,7 +56,7 @@ async def embeddings(models: Models, asked: Embeddings, note: Note) -> dict[str,
     """A vector for each input, in order."""
     served = models.find(asked.model, Task.EMBED)
     texts, ids = listed_ids(asked.input)
-    prompt = one_prompt(served.program, None, asked.prompt_name)
+    prompt = named_prompt(served.program, asked.prompt_name)
     vectors, job = await embedded(
         served, texts, ids=ids, normalize=asked.normalize, dimensions=asked.dimensions, prompt=prompt,
         truncate=asked.truncate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,34 @@ class StreamOptions(Body):
     include_obfuscation: bool = False
 
 
+class Schema(Body):
+    """A JSON schema, and what it is called."""
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class Format(Body):
+    """The form of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    def schema_text(self) -> dict[str, Any] | None:
+        """The JSON schema that an answer keeps to.
+
+        Raises:
+            InputError: there is none where it is asked for.
+        """
+        if self.type == "json_schema" and self.json_schema is None:
+            raise InputError('response_format is json_schema without json_schema. Give it: {"schema": {...}}.')
+        if self.json_schema is not None:
+            return self.json_schema.schema_
+        return {"type": "object"} if self.type == "json_object" else None
+
+
 class Generating(Body):
     """The options of OpenAI's, and those that vLLM's clients add. What is left out follows the model's folder."""
 
@@ -39,6 +67,7 @@ class Generating(Body):
     seed: int | None = None
     stop: str | list[str] | None = None
     logit_bias: dict[str, float] | None = None
+    response_format: Format | None = None
     # Those that change no answer.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -58,7 +87,11 @@ class Generating(Body):
     guided_json: dict[str, Any] | str | None = None
 
     def options(self) -> dict[str, Any]:
-        """As `CompiledModel.generate` takes them."""
+        """As `CompiledModel.generate` takes them.
+
+        Raises:
+            InputError: what cannot be followed.
+        """
         same = (
             "n temperature top_p presence_penalty frequency_penalty seed top_k min_p repetition_penalty ignore_eos "
             "skip_special_tokens"
@@ -71,8 +104,17 @@ class Generating(Body):
             "stop_token_ids": None if self.stop_token_ids is None else tuple(self.stop_token_ids),
             "logit_bias": _biases(self.logit_bias),
             "choice": None if self.guided_choice is None else tuple(self.guided_choice),
-            "json_schema": self.guided_json,
+            "json_schema": self._schema(),
         }
+
+    def _schema(self) -> dict[str, Any] | str | None:
+        """The JSON schema that an answer keeps to, by either name."""
+        asked = None if self.response_format is None else self.response_format.schema_text()
+        if asked is not None and self.guided_json is not None:
+            raise InputError(
+                "response_format and guided_json both say what the answer keeps to. Leave one of them out."
+            )
+        return self.guided_json if asked is None else asked
 
 
 def _biases(given: Mapping[str, float] | None) -> dict[int, float] | None:

@@ -18,7 +18,7 @@ from headrace.runtime.serve.routes.inputs import Model, PromptName, Texts, Trunc
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.classify import Classification, classification
 from headrace.runtime.tasks.token_classify import Entity, Shape, entities
-from headrace.runtime.text.prompts import one_prompt
+from headrace.runtime.text.prompts import named_prompt
 
 
 class Classify(Body):
@@ -59,6 +59,7 @@ async def classified(
     raw: bool = False,
 ) -> tuple[list[Classification], int]:  # fmt: skip
     """The classification of each text, or of each pair, and their tokens. Both may stand in one list."""
+    served.limits.require_some(texts)
     labels = labels_of(served, task, raw)
     pairs = [isinstance(one, tuple) for one in texts]
     found: dict[int, Classification] = {}
@@ -100,7 +101,7 @@ def envelope(served: Served, kind: str, data: list[dict[str, Any]], tokens: int)
 async def classify(models: Models, asked: Classify, note: Note) -> dict[str, Any]:
     """The best label of each text, with every label's probability in the model's order."""
     served, texts = models.find(asked.model, Task.CLASSIFY), listed(asked.input)
-    prompt = one_prompt(served.program, None, asked.prompt_name)
+    prompt = named_prompt(served.program, asked.prompt_name)
     found, tokens = await classified(served, Task.CLASSIFY, texts, prompt=prompt, truncate=asked.truncate)
     note |= {"model": served.name, "task": Task.CLASSIFY, "texts": len(texts), "tokens": tokens}
     data = [
@@ -126,7 +127,7 @@ async def score(models: Models, asked: Score, note: Note) -> dict[str, Any]:
             f"text_1 has {len(first)} texts and text_2 {len(second)}; one text in text_1, or as many of each, are "
             "accepted."
         )
-    prompt = one_prompt(served.program, None, asked.prompt_name)
+    prompt = named_prompt(served.program, asked.prompt_name)
     pairs = list(zip(first, second, strict=True))
     found, tokens = await classified(served, Task.SCORE, pairs, prompt=prompt, truncate=asked.truncate)
     note |= {"model": served.name, "task": Task.SCORE, "texts": len(pairs), "tokens": tokens}

@@ -22,7 +22,7 @@ from headrace.runtime.serve.routes.ranking import rank
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.classify import Classification
 from headrace.runtime.tasks.sparse_embed import SparseVector, each
-from headrace.runtime.text.prompts import one_prompt
+from headrace.runtime.text.prompts import named_prompt
 
 # The side that truncation takes tokens from is the tokenizer's own.
 Side = Annotated[Literal["left", "right", "Left", "Right"] | None, Field(description="As the tokenizer cuts.")]
@@ -217,7 +217,7 @@ def _found(models: Models, asked: Any, *tasks: Task) -> Served:
 
 
 def _prompt(served: Served, asked: Any) -> str | None:
-    return one_prompt(served.program, None, asked.prompt_name)
+    return named_prompt(served.program, asked.prompt_name)
 
 
 def _route(path: str, says: str, handler: Any, body: type[Body] | None = None) -> Route:

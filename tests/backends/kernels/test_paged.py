@@ -210,9 +210,43 @@ def test_kernels_under_the_interpreter() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_on_a_gpu(name: str, dtype: torch.dtype) -> None:
     check(CASES[name], dtype, "cuda")
-    check(CASES[name], dtype, "cuda", [(100 * n, 1) for n in range(80)])  # so many that no keys are split
+    check(CASES[name], dtype, "cuda", [(10 * n, 1) for n in range(80)])  # so many that no keys are split
 
 
 @pytest.mark.gpu
 def test_cross_attention_on_a_gpu() -> None:
     check_cross(torch.bfloat16, "cuda")
+
+
+def check_rotation(device: str) -> None:
+    """Queries rotated, keys rotated into their cache, and values: as the operators one by one, fillings left out."""
+    from headrace.backends.kernels.rotary.into_cache import written
+    from headrace.backends.kernels.rotary.op import rotated
+
+    generator = torch.Generator().manual_seed(0)
+    for dtype, norm, (width, wide) in itertools.product(
+        (torch.float32, torch.bfloat16), (False, True), ((64, 64), (80, 48))
+    ):
+        shapes = ((41, 4, width), (41, 2, width), (41, 2, wide), (41, width), (41, width))
+        drawn = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+        q, k, v, cos, sin = drawn
+        weights = [torch.randn(width, generator=generator).to(device, dtype) if norm else None for _ in range(2)]
+        slots = torch.randperm(64, generator=generator)[:41].to(device)
+        slots[-FILLING:] = -1
+        caches = [torch.zeros(4, SIZE, 2, size, dtype=dtype, device=device) for size in (width, wide)]
+        wanted = [cache.clone() for cache in caches]
+        made = written(q, k, v, cos, sin, weights[0], 1e-6, weights[1], 1e-5, *caches, slots)
+        assert torch.equal(made, rotated(q, cos, sin, weights[0], 1e-6))
+        cached.write(rotated(k, cos, sin, weights[1], 1e-5), wanted[0], slots)
+        cached.write(v, wanted[1], slots)
+        assert all(torch.equal(one, other) for one, other in zip(caches, wanted, strict=True))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+def test_rotation_into_the_cache_under_the_interpreter() -> None:
+    run_interpreted("from tests.backends.kernels.test_paged import check_rotation\ncheck_rotation('cpu')")
+
+
+@pytest.mark.gpu
+def test_rotation_into_the_cache_on_a_gpu() -> None:
+    check_rotation("cuda")

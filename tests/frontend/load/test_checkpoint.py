@@ -256,6 +256,11 @@ def test_what_is_no_hub_id_is_not_asked_for(name, no_network):
     assert no_network == []
 
 
+def test_a_tower_where_there_is_no_router(folder):
+    assert f"{folder} has no Router, and so no tower 'query'. Leave it out." in refused(folder, tower="query")
+    assert "The BertModel has no Router, and so no tower 'query'" in refused(build("bert"), tower="query")
+
+
 def test_a_module():
     module = build("bert")
     loaded = load(module, dtype=F32)

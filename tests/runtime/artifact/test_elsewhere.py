@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 from headrace.runtime.artifact.manifest import damage, digest
-from headrace.runtime.text.tokenizers_only import FILE
+from headrace.runtime.text.tokenizer.tokenizers_only import FILE
 from headrace.runtime.tools import cli
 from tests.hostile import as_snapshot, sign
 from tests.tiny import build

@@ -26,7 +26,7 @@ def searched(kind: str, prompts: list[list[int]], config: dict[str, Any], **give
     width = module.get_output_embeddings().weight.shape[0]
     decoding = read_decoding(config, width, pair=pair(kind))
     options = read_options(decoding, **given)
-    beams, model = find_beams(options, decoding), Model(decoding, width)
+    beams, model = find_beams(options, decoding, width), Model(decoding, width)
     assert beams is not None
     starts = [Start(model, np.array(ids), options, source=pair(kind)) for ids in prompts]
     searches = [BeamSearch(start, beams, width) for start in starts]
@@ -99,11 +99,11 @@ def test_a_search_ends_once_nothing_better_is_expected(stop: BeamStop, left: flo
 
 def test_beams_are_the_callers_else_the_folders() -> None:
     folder = Decoding(beams=Beams(4, 2.0, BeamStop.NEVER, renormalize=True))
-    assert find_beams(GenerateOptions(), folder) == folder.beams
-    assert find_beams(GenerateOptions(beams=2), folder) == Beams(2, 2.0, BeamStop.NEVER, renormalize=True)
-    assert find_beams(GenerateOptions(beams=1), folder) is None
-    assert find_beams(GenerateOptions(beams=3), Decoding()) == Beams(3)
-    assert find_beams(GenerateOptions(), Decoding()) is None
+    assert find_beams(GenerateOptions(), folder, 9) == folder.beams
+    assert find_beams(GenerateOptions(beams=2), folder, 9) == Beams(2, 2.0, BeamStop.NEVER, renormalize=True)
+    assert find_beams(GenerateOptions(beams=1), folder, 9) is None
+    assert find_beams(GenerateOptions(beams=3), Decoding(), 3) == Beams(3)
+    assert find_beams(GenerateOptions(), Decoding(), 9) is None
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,17 @@ def test_beams_are_the_callers_else_the_folders() -> None:
         ({"logprobs": 0}, "logprobs cannot be followed"),
         ({"choice": "x"}, "choice cannot be followed"),
         ({"json_schema": {}}, "json_schema cannot be followed"),
+        (
+            {"beams": 10},
+            "beams is 10, and a text can begin with 9 tokens, the model's vocabulary. Pass fewer as",
+        ),
     ],
 )
 def test_what_is_not_served_beside_beams_is_refused(given: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        find_beams(GenerateOptions(**given), Decoding(beams=Beams(4)))
+        find_beams(GenerateOptions(**given), Decoding(beams=Beams(4)), 9)
+
+
+def test_a_folder_that_asks_for_more_beams_than_the_vocabulary_has_tokens_is_refused() -> None:
+    with pytest.raises(InputError, match="the folder's num_beams is 4, and a text can begin with 3 tokens"):
+        find_beams(GenerateOptions(), Decoding(beams=Beams(4)), 3)

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from headrace.examples import models
 from headrace.runtime.generate.detokenizer import CONTEXT, Detokenizer, Vocabulary
-from headrace.runtime.text.tokenizers_only import PlainTokenizer, exact_facts
+from headrace.runtime.text.tokenizer.tokenizers_only import PlainTokenizer, exact_facts
 from tests import trained
 
 

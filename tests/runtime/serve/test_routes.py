@@ -123,6 +123,23 @@ def test_answers_that_keep_to_choices_and_stop_strings(openai: Any, models: Any)
     assert found.text == whole[: whole.index(stop)]
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/v1/completions", {"prompt": "w5"}), ("/v1/chat/completions", {"messages": [CHAT]})],
+    ids=["completion", "chat"],
+)
+def test_answers_that_keep_to_a_schema(running: Any, path: str, asked: dict[str, Any]) -> None:
+    """By OpenAI's field and by vLLM's the same: read, or refused where the vocabulary cannot write such a text."""
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    by_format = {"response_format": {"type": "json_schema", "json_schema": {"name": "none", "schema": schema}}}
+    answers = [
+        running.client.post(path, json={"model": "writer", "max_tokens": 4} | asked | given).json()
+        for given in (by_format, {"guided_json": schema}, {"response_format": {"type": "text"}})
+    ]
+    said = [one["error"]["message"] if "error" in one else one["choices"] for one in answers]
+    assert said[0] == said[1] != said[2]
+
+
 def test_one_model_embeds_and_generates_and_what_both_read_lies_in_memory_once(running: Any, models: Any) -> None:
     model = models["writer"]
     near(running.post("/v1/embeddings", model="writer", input=WORDS)["data"][0]["embedding"], model.embed(WORDS)[0])
@@ -322,6 +339,17 @@ def test_a_model_that_could_be_several_must_be_named(running: Any) -> None:
         ),
         ("/v1/chat/completions", {"model": "writer", "messages": [CHAT], "tools": [{}]}, 400, "tools are not served"),
         ("/v1/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c"]}, 400, "as many of each"),
+        ("/v1/score", {"model": "ranker", "text_1": [], "text_2": []}, 400, "nothing to answer"),
+        ("/v1/score", {"model": "ranker", "text_1": "a", "text_2": []}, 400, "nothing to answer"),
+        ("/v1/classify", {"model": "labeller", "input": []}, 400, "nothing to answer"),
+        ("/v1/entities", {"model": "tagger", "input": []}, 400, "nothing to answer"),
+        ("/embed_sparse", {"model": "sparse", "inputs": []}, 422, "nothing to answer"),
+        (
+            "/v1/completions",
+            {"model": "writer", "prompt": "w5", "guided_json": {}, "response_format": {"type": "json_object"}},
+            400,
+            "Leave one of them out",
+        ),
     ],
 )
 def test_refusals(running: Any, path: str, body: dict[str, Any], status: int, words: str) -> None:
@@ -329,6 +357,16 @@ def test_refusals(running: Any, path: str, body: dict[str, Any], status: int, wo
     assert got == status, told
     assert words in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [("/embed", {"inputs": "x"}), ("/v1/embeddings", {"input": "x"}), ("/v1/classify", {"input": "x"})],
+)
+def test_no_prompt_is_advised_that_a_client_cannot_send(running: Any, path: str, given: dict[str, Any]) -> None:
+    model = "labeller" if path == "/v1/classify" else "minilm"
+    _, words = running.refused(path, model=model, prompt_name="q", **given)
+    assert words == "prompt_name is 'q'; the model's prompts are none."
 
 
 def test_a_long_text_is_cut_where_that_is_asked_for(running: Any, models: Any) -> None:

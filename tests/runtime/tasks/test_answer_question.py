@@ -12,7 +12,7 @@ import torch
 import headrace
 from headrace.errors import InputError
 from headrace.runtime.tasks.answer_question import FoundAnswer
-from headrace.runtime.tasks.parts.answers import likeliest, likelihoods
+from headrace.runtime.tasks.answers.spans import likeliest, likelihoods
 from tests.tiny import build
 from tests.words import bert_like, gpt_like
 

@@ -12,8 +12,8 @@ from headrace.errors import InputError, NonFiniteError
 from headrace.frontend.facts.config_claims import read_labels
 from headrace.ir import Activation, Head, Labels
 from headrace.runtime.engine.finite import require_finite
+from headrace.runtime.tasks.answers.vectors import normalise, similarity
 from headrace.runtime.tasks.classify import classification
-from headrace.runtime.tasks.vectors import normalise, similarity
 
 
 def labels(count: int, activation: Activation, names: tuple[str, ...] | None = None) -> Labels:

@@ -26,10 +26,10 @@ from headrace.ir import (
     Source,
     Stage,
 )
-from headrace.runtime.tasks.parts.tagged import AGGREGATIONS, Aggregation
+from headrace.runtime.tasks.answers.tagged import AGGREGATIONS, Aggregation
 from headrace.runtime.tasks.token_classify import Entity, Shape, entities, token_classify
 from headrace.runtime.text.encoded import Encoded
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
 from tests.synthetic import token_inputs
 
 JOINING: tuple[Aggregation, ...] = ("simple", "first", "average", "max")

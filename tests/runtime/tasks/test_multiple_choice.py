@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Head
 from tests.tiny import build
 from tests.words import bert_like
@@ -47,6 +47,9 @@ def test_choices_equal_the_models_own(name: str, tmp_path: Path) -> None:
         assert one.choice == choices[one.index]
     (alone,) = model.multiple_choice(QUESTIONS[:1], batch_size=1)
     assert alone.scores == pytest.approx(found[0].scores, abs=1e-6)
+    # Choices are requests of their own; messages number what the caller gave.
+    with pytest.raises(InputTooLongError, match="Text 1 has "):
+        model.multiple_choice([QUESTIONS[0], ("w5", ["w6 " * 600, "w7"])])
     if name == "bert":
         model.save(tmp_path / "saved")
         assert headrace.load(tmp_path / "saved").multiple_choice(QUESTIONS) == found

@@ -72,7 +72,7 @@ def test_a_long_text_gives_way_and_the_label_stays(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "labels is None; a list of the labels to choose from is accepted"),
+        ({}, "labels is None; the labels to choose from are accepted by labels="),
         ({"labels": "w5"}, "labels is 'w5'"),
         ({"labels": ["a", "b", "a"]}, "labels holds a twice"),
         ({"labels": ["a"], "hypothesis_template": "no place"}, "hypothesis_template is 'no place'; a sentence with {}"),

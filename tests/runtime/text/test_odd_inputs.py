@@ -15,8 +15,8 @@ import headrace
 from headrace.errors import InputError
 from headrace.ir import Input, Role
 from headrace.runtime.arrays import Arrays
-from headrace.runtime.tasks.vectors import similarity
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.tasks.answers.vectors import similarity
+from headrace.runtime.text.texts import Texts
 from headrace.runtime.text.validate import many
 from tests.runtime.text.test_ids import checked
 from tests.synthetic import facts, token_inputs

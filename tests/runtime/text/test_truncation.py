@@ -16,7 +16,7 @@ from headrace.ir import (
 )
 from headrace.runtime.places import Places
 from headrace.runtime.text.bounds import Bound
-from headrace.runtime.text.tokenizer import Texts
+from headrace.runtime.text.texts import Texts
 from headrace.runtime.text.truncation import clip
 from tests.trained import (
     CORPUS,

@@ -1,14 +1,10 @@
-"""The command line: what it prints, and one line with exit code 2 for every mistake of a user."""
+"""The command line: what it prints."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,103 +12,12 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.examples.demo_decoder import write_decoder
-from headrace.runtime.tasks.records import shortest
-from headrace.runtime.tools import cli
+from headrace.runtime.tasks.answers.records import shortest
 from headrace.runtime.tools.cli import lines
 from headrace.runtime.tools.cli.console import option_words
+from tests.command import REFERENCE, process, refused
 from tests.tiny import build, randomise
-from tests.words import bert_like, gpt_like
-
-ROOT = Path(__file__).parents[3]
-REFERENCE = ("--target", "reference")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Folders of tiny models with tokenizers, by name."""
-    base = tmp_path_factory.mktemp("models")
-    models = {
-        "encoder": (build("bert"), bert_like()),
-        "classifier": (
-            build("bert", "AutoModelForSequenceClassification", num_labels=3, num_hidden_layers=1),
-            bert_like(),
-        ),
-        "tagger": (build("bert", "AutoModelForTokenClassification", num_labels=3, num_hidden_layers=1), bert_like()),
-        "decoder": (build("qwen3"), gpt_like()),
-        "untypable": (build("llama-ignored-flag", num_hidden_layers=1), bert_like()),
-    }
-    for name, (model, tokenizer) in models.items():
-        model.save_pretrained(base / name)
-        tokenizer.save_pretrained(base / name)
-    (base / "empty").mkdir()
-    (base / "weightless").mkdir()
-    shutil.copy(base / "encoder" / "config.json", base / "weightless")
-    (base / "labels").mkdir()
-    write_decoder(base / "labels")
-    return {path.name: str(path) for path in base.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def saved(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What `headrace compile` writes of some of them: commands start from these in no time."""
-    base = tmp_path_factory.mktemp("saved")
-    for name in ("encoder", "classifier", "tagger"):
-        options = {"pooling": "mean"} if name == "encoder" else {}
-        headrace.compile(folders[name], target="reference", **options).save(base / name)
-    return {f"saved_{path.name}": str(path) for path in base.iterdir()}
-
-
-class Ran:
-    """What one run of the command left."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def answers_text(self) -> str:
-        assert self.code == 0, self.err
-        return self.out
-
-    @property
-    def answers(self) -> list[dict[str, Any]]:
-        assert self.code == 0, self.err
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-@pytest.fixture
-def headrace_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`headrace_("embed", folder, "text", stdin="lines")` runs the command in this process."""
-
-    def run(*arguments: str, stdin: str | bytes = "") -> Ran:
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(list(arguments))
-        found = capsys.readouterr()
-        return Ran(int(stopped.value.code or 0), found.out, found.err)
-
-    return run
-
-
-def process(*arguments: str, before: str = "") -> Ran:
-    """The command in a process of its own, after some code."""
-    code = f"import sys\n{before}\nfrom headrace.runtime.tools.cli import main\nmain(sys.argv[1:])"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    env.pop("TRANSFORMERS_VERBOSITY")  # what tests/conftest.py sets no user has
-    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=env, check=False)
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
-
-
-def refused(ran: Ran, *words: str) -> None:
-    """Exit code 2, nothing on stdout, and one line on stderr that holds the words."""
-    assert ran.code == 2, ran.err
-    assert not ran.out
-    assert re.fullmatch(r"headrace: [^\n]+\n", ran.err), ran.err
-    for word in words:
-        assert word in ran.err
-
+from tests.words import bert_like
 
 # Answers
 
@@ -345,129 +250,6 @@ def test_no_arguments_show_the_help(headrace_: Any) -> None:
     ran = headrace_()
     assert "token-classify" in ran.out + ran.err
     assert "headrace:" not in ran.err
-
-
-# Mistakes
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("explain", "/no/such/folder"), ("There is no folder /no/such/folder",)),
-        (("embed", "{empty}", "w5"), ("has no config.json",)),
-        (("embed", "{weightless}", "w5"), ("holds no weights",)),
-        (("explain", "{untypable}"), ("attention", "contradicts")),
-        (("embed", "{untypable}", "w5"), ("attention", "contradicts")),
-        (
-            ("tasks", "{encoder}", "--task", "translate"),
-            ("The task translate is not supported", "Choose one of: embed"),
-        ),
-        (("compile", "{encoder}", "{empty}", "--task", "paint", *REFERENCE), ("The task paint is not supported",)),
-        (("classify", "{saved_encoder}", "w5"), ("The task classify is not supported", "Choose one of: embed")),
-        (("token-classify", "{labels}", "w5", *REFERENCE), ("To make it work", "--prefill single_pass")),
-        (("embed", "{saved_encoder}", "w5 " * 99), ("has 101 tokens", "--truncate")),
-        (("embed", "{encoder}", "w5", "--max-length", "999", *REFERENCE), ("max_length is 999", "at most 64")),
-        (("embed", "{saved_encoder}", "w5", "--dimensions", "99"), ("from 1 to 32",)),
-        (("embed", "{encoder}", "w5", "--pooling", "median", *REFERENCE), ("There is no pooling 'median'",)),
-        (("embed", "{encoder}", "w5", "--dtype", "int4", *REFERENCE), ("int4", "float32")),
-        (("embed", "{encoder}", "w5", "--prefill", "whole", *REFERENCE), ("single_pass",)),
-        (("embed", "{encoder}", "w5", "--target", "abacus"), ("There is no target 'abacus'",)),
-        (("token-classify", "{saved_tagger}", "w5", "--aggregation", "sum"), ("simple",)),
-        (("embed", "{encoder}", "w5", "--batch-size", "0"), ("--batch-size",)),
-        (("embed", "{encoder}", "w5", "--input", "x"), ("give one of them",)),
-        (("embed", "{encoder}", "--input", "/no/such/file"), ("/no/such/file cannot be read: No such file",)),
-        (("explain", "{encoder}", "--html", "/no/such/place/x.html"), ("cannot be written",)),
-        (("embed", "{encoder}", "--wrong"), ("No such option: --wrong", "--help")),
-        (("embed",), ("Missing argument", "--help")),
-        (("paint",), ("No such command 'paint'", "--help")),
-    ],
-    ids=lambda value: " ".join(value)[:50] if isinstance(value, tuple) else "",
-)
-def test_a_mistake_is_one_line(
-    headrace_: Any, folders: dict[str, str], saved: dict[str, str], arguments: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    named = [argument.format(**folders, **saved) if argument.startswith("{") else argument for argument in arguments]
-    refused(headrace_(*named), *words)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("42", ("Line 2 of standard input is a JSON number, 42", "--plain")),
-        ("true", ("JSON boolean",)),
-        ("null", ("JSON null",)),
-        ('["w5", "w6"]', ("JSON list",)),
-        ('{"text": 42}', ('"text" is a JSON number, 42',)),
-        ('{"text": "w5", "pair": ["w6"]}', ('"pair" is a JSON list',)),
-        ('{"txt": "w5"}', ('without "text"', "txt")),
-        ('{"text": "w5"', ("begins as a JSON object",)),
-        (b"w5 \xff", ("Line 2 of standard input is not UTF-8",)),
-        ('{"text": "w5", "pair": "w6"}', ("Line 2 of standard input is a pair",)),
-    ],
-)
-def test_a_line_without_a_text_is_refused_before_the_model_is_loaded(
-    headrace_: Any, line: str | bytes, words: tuple[str, ...]
-) -> None:
-    data = b"w5\n" + (line.encode() if isinstance(line, str) else line) + b"\n"
-    refused(headrace_("embed", "/nowhere", stdin=data), *words)
-
-
-def test_a_half_surrogate_is_refused(headrace_: Any, saved: dict[str, str]) -> None:
-    refused(headrace_("embed", saved["saved_encoder"], stdin='"\\ud800"'), "surrogate")
-
-
-def test_no_compiler(headrace_: Any, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    refused(headrace_("embed", folders["encoder"], "w5"), "CXX names no-such-compiler", "--target reference")
-    monkeypatch.delenv("CXX")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    refused(headrace_("embed", folders["encoder"], "w5"), "no C++ compiler is on the path", "apt-get install g++")
-    assert headrace_("explain", folders["encoder"]).code == 0
-
-
-BLOCKED = """
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "transformers"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocked())
-"""
-
-
-@pytest.mark.parametrize("command", ["explain", "tasks", "probe", "embed", "classify", "token-classify"])
-def test_without_torch(command: str, folders: dict[str, str]) -> None:
-    texts = ["w5"] if command in ("embed", "classify", "token-classify") else []
-    refused(process(command, folders["encoder"], *texts, before=BLOCKED), 'pip install "headrace[torch]"')
-
-
-def test_without_torch_the_demo_says_so_too(tmp_path: Path) -> None:
-    refused(process("demo", "--out", str(tmp_path / "x.html"), before=BLOCKED), 'pip install "headrace[torch]"')
-
-
-def test_ctrl_c(headrace_: Any, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("headrace.runtime.tools.cli.opening.Opening.trace", interrupted)
-    ran = headrace_("explain", folders["encoder"])
-    assert (ran.code, ran.err) == (130, "")
-
-
-def test_a_closed_pipe_is_quiet() -> None:
-    command = f'"{sys.executable}" -m headrace.runtime.tools.cli doctor | true'
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, shell=True, capture_output=True, text=True, env=env, check=False)
-    assert ran.stderr == ""
-
-
-def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, folders: dict[str, str]) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("headrace.runtime.tools.cli.opening.Opening.trace", broken)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["explain", folders["encoder"]])
 
 
 def test_libraries_make_no_noise(tmp_path: Path) -> None:

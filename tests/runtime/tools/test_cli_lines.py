@@ -15,7 +15,7 @@ import headrace
 from headrace.runtime.tools.cli import lines
 from headrace.runtime.tools.cli.lines import Source
 from headrace.runtime.tools.cli.waiting import PIECE, waiting
-from tests.runtime.tools.test_cli import Ran, headrace_  # noqa: F401 - a fixture
+from tests.command import Ran
 from tests.tiny import build
 from tests.words import bert_like
 
@@ -96,7 +96,7 @@ def test_good_lines_before_a_bad_one_come_first(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_error_says_where_to_go_on(
-    headrace_: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    headrace_: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(lines, "CHUNK", 2)
     file = tmp_path / "lines"

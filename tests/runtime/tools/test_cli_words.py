@@ -82,6 +82,7 @@ def test_every_option_that_is_translated_exists() -> None:
         ("Compile with token_budget=512 to begin so", "Compile with --token-budget 512 to begin so"),
         ("There is no folder /runs/model=bert/dtype=int8", "There is no folder /runs/model=bert/dtype=int8"),
         ("There is no folder model=bert/last", "There is no folder model=bert/last"),
+        ("the labels are accepted by labels=, as", "the labels are accepted by --labels, as"),
         ('target="onnx:cuda" it is', "--target onnx:cuda it is"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from headrace.backends import cpu
 from headrace.runtime.tools.cli.commands import doctor
 from headrace.runtime.tools.cli.commands.doctor import Finding, Mark, examine, ranges, report, satisfies, works
-from tests.runtime.tools.test_cli import BLOCKED, process
+from tests.command import BLOCKED, process
 
 ROOT = Path(__file__).parents[3]
 THINGS = (

@@ -12,14 +12,14 @@ import pytest
 import headrace
 from headrace.errors import TargetError
 from headrace.runtime.tools.cli.commands.doctor import KFD, _gpu
-from tests.runtime.tools.test_cli import folders, headrace_, refused  # noqa: F401 - fixtures
+from tests.command import refused
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 ELF = b"\x7fELF"
 
 
 @needs_triton
-def test_writes_every_kernel_and_a_table(headrace_: Any, folders: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+def test_writes_every_kernel_and_a_table(headrace_: Any, folders: dict[str, str], tmp_path: Path) -> None:
     ran = headrace_("compile", folders["decoder"], str(tmp_path / "out"), "--target", "rocm:gfx942", "--kernels-only")
     assert ran.code == 0, ran.err
     assert "gfx942 (MI300A, MI300X, MI325X), bfloat16" in ran.out
@@ -54,7 +54,7 @@ def test_api(target: str, suffix: str, tiny: Any) -> None:
     assert {kernel.code.suffix for kernel in made} == {suffix}
 
 
-def test_what_has_no_kernels_says_so(headrace_: Any, folders: dict[str, str], tiny: Any) -> None:  # noqa: F811
+def test_what_has_no_kernels_says_so(headrace_: Any, folders: dict[str, str], tiny: Any) -> None:
     refused(
         headrace_("compile", folders["encoder"], "--target", "reference", "--kernels-only"),
         "The target reference has no kernels of Headrace's own",

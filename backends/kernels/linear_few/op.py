@@ -1,0 +1,86 @@
+# mypy: disable-error-code="import-not-found, import-untyped"
+"""A linear layer for any number of rows: few by our kernel, more by a library. Importing this needs no Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Rows up to which reading the weights is all that counts, and their products need no matrix units.
+FEW = 4
+# Elements that a row's beginning is a multiple of, as a library's fast kernels want it of what they write.
+ALIGNED = 8
+# What a program sums at once: rows, columns and elements of a row. Fewer columns make more programs of a small layer.
+SUMMED, MANY = 4096, 2048
+
+
+@torch.library.custom_op("headrace::linear_any", mutates_args=())
+def linear_any(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`x W' + b`, an operator that Inductor calls as it is: which way is faster hangs on the number of rows.
+
+    Args:
+        x: [..., K], dense.
+        weight: [N, K], dense; `bias` [N].
+
+    Returns:
+        [..., N] in `x`'s dtype; its rows begin at multiples of `ALIGNED`.
+    """
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    if len(rows) <= FEW:
+        out = few_multiplied(rows, weight, bias)
+    elif weight.shape[0] % ALIGNED:
+        out = _empty(rows, weight.shape[0])
+        torch.mm(rows, weight.t(), out=out)
+        out = out if bias is None else out.add_(bias)
+    else:
+        out = functional.linear(rows, weight, bias)
+    return _shaped(out, x)
+
+
+@linear_any.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return _shaped(_empty(rows, weight.shape[0]), x)
+
+
+def _shaped(rows: Tensor, x: Tensor) -> Tensor:
+    """[M, N] as [..., N], as `x` has its rows."""
+    sizes, strides = [rows.shape[1]], [1]
+    step = rows.stride(0)
+    for size in reversed(x.shape[:-1]):
+        sizes.insert(0, size)
+        strides.insert(0, step)
+        step = step * size
+    return rows.as_strided(sizes, strides)
+
+
+def _empty(x: Tensor, columns: int) -> Tensor:
+    """[M, columns], each row at a multiple of `ALIGNED`."""
+    return x.new_empty((x.shape[0], -(-columns // ALIGNED) * ALIGNED))[:, :columns]
+
+
+def few_multiplied(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    kind: str = "",
+    gated: bool = False,
+    late: bool = False,
+    kernel: Any = None,
+) -> Tensor:
+    """The launch of our kernel; `x` is [M, K] of at most `FEW` rows, the rest as of `linear_activated`."""
+    from headrace.backends.kernels.linear_few.kernel import multiply_few
+
+    columns = weight.shape[0] // (2 if gated else 1)
+    out = _empty(x, columns)
+    rows = 2 if x.shape[0] <= 2 else FEW
+    block = 4 if rows == 2 and columns >= MANY else 2
+    (kernel or multiply_few)[(-(-columns // block),)](
+        x, weight, weight if bias is None else bias, out, x.shape[0], columns, x.shape[1], x.stride(0), out.stride(0),
+        KIND=kind, GATED=gated, LATE=late, BIASED=bias is not None, ROWS=rows, BLOCK_N=block,
+        BLOCK_K=SUMMED // (rows * block),
+    )  # fmt: skip
+    return out

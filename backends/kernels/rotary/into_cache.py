@@ -1,0 +1,127 @@
+# mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
+# ruff: noqa: PLR0913, PLR0917 - a kernel takes plain arguments
+"""A step's queries rotated, and its keys rotated into their cache with the values beside them: one launch for three."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headrace.backends.kernels.attention.op import padded
+
+ROWS = 16  # tokens a program
+
+
+@triton.jit
+def rotate_head(
+    at, to, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    """Rows of `2 * HALF` elements from `at` to `to`, in float32."""
+    d = tl.arange(0, PADDED)
+    real = live[:, None] & (d[None, :] < HALF)
+    first = tl.load(at + d[None, :], mask=real, other=0.0).to(tl.float32)
+    second = tl.load(at + HALF + d[None, :], mask=real, other=0.0).to(tl.float32)
+    if NORM:
+        mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF)
+        factor = (1.0 / tl.sqrt(mean + EPS))[:, None]
+        first *= factor * tl.load(WEIGHT + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+        second *= factor * tl.load(WEIGHT + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+    cos_at = COS + (token * cos_t)[:, None] + d[None, :]
+    sin_at = SIN + (token * sin_t)[:, None] + d[None, :]
+    cos, cos_late = tl.load(cos_at, mask=real, other=0.0), tl.load(cos_at + HALF, mask=real, other=0.0)
+    sin, sin_late = tl.load(sin_at, mask=real, other=0.0), tl.load(sin_at + HALF, mask=real, other=0.0)
+    turned = first * cos.to(tl.float32) - second * sin.to(tl.float32)
+    turned_late = second * cos_late.to(tl.float32) + first * sin_late.to(tl.float32)
+    tl.store(to + d[None, :], turned.to(to.dtype.element_ty), mask=real)
+    tl.store(to + HALF + d[None, :], turned_late.to(to.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def rotate_into_cache(
+    Q, K, V, COS, SIN, Q_WEIGHT, K_WEIGHT, OUT, K_CACHE, V_CACHE, SLOTS, tokens, q_t, q_h, k_t, k_h, v_t, v_h, cos_t,
+    sin_t, Q_EPS: tl.constexpr, K_EPS: tl.constexpr, Q_HEADS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
+    PADDED: tl.constexpr, DV: tl.constexpr, DV_PAD: tl.constexpr, Q_NORM: tl.constexpr, K_NORM: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """One head of some tokens: first those of the queries, then of the keys, then of the values."""
+    head = tl.program_id(1)
+    token = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    live = token < tokens
+    if head < Q_HEADS:
+        at = Q + (token * q_t + head * q_h)[:, None]
+        to = OUT + ((token * Q_HEADS + head) * (2 * HALF))[:, None]
+        rotate_head(at, to, live, COS, SIN, Q_WEIGHT, token, cos_t, sin_t, Q_EPS, HALF, PADDED, Q_NORM)
+    else:
+        slot = tl.load(SLOTS + token, mask=live, other=-1)
+        live = slot >= 0
+        if head < Q_HEADS + HEADS:
+            own = head - Q_HEADS
+            at = K + (token * k_t + own * k_h)[:, None]
+            to = K_CACHE + ((slot * HEADS + own) * (2 * HALF))[:, None]
+            rotate_head(at, to, live, COS, SIN, K_WEIGHT, token, cos_t, sin_t, K_EPS, HALF, PADDED, K_NORM)
+        else:
+            own = head - Q_HEADS - HEADS
+            d = tl.arange(0, DV_PAD)
+            real = live[:, None] & (d[None, :] < DV)
+            v = tl.load(V + (token * v_t + own * v_h)[:, None] + d[None, :], mask=real, other=0.0)
+            to = V_CACHE + ((slot * HEADS + own) * DV)[:, None]
+            tl.store(to + d[None, :], v.to(V_CACHE.dtype.element_ty), mask=real)
+
+
+@torch.library.triton_op("headrace::rotate_into_cache", mutates_args=("k_cache", "v_cache"))
+def rotate_into(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor | None,
+    q_eps: float,
+    k_weight: Tensor | None,
+    k_eps: float,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    """`headrace::rotate` of queries and keys [T, H, D]; the keys go into their cache, and the values [T, H, Dv].
+
+    Returns:
+        The queries, [T, Hq, D], dense.
+    """
+    kernel = torch.library.wrap_triton(rotate_into_cache)
+    return written(q, k, v, cos, sin, q_weight, q_eps, k_weight, k_eps, k_cache, v_cache, slots, kernel)
+
+
+def written(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor | None,
+    q_eps: float,
+    k_weight: Tensor | None,
+    k_eps: float,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    kernel: Any = rotate_into_cache,
+) -> Tensor:
+    """The launch."""
+    tokens, heads, width = q.shape
+    dense = (q, k, v, cos[:, None], sin[:, None])
+    assert all(one.stride(2) == 1 for one in dense), "a row's elements lie side by side"
+    out, half, kept, wide = q.new_empty((tokens, heads, width)), width // 2, k.shape[1], v.shape[2]
+    kernel[((tokens + ROWS - 1) // ROWS, heads + 2 * kept)](
+        q, k, v, cos, sin, q if q_weight is None else q_weight, k if k_weight is None else k_weight, out, k_cache,
+        v_cache, slots, tokens, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+        cos.stride(0), sin.stride(0), Q_EPS=q_eps, K_EPS=k_eps, Q_HEADS=heads, HEADS=kept, HALF=half,
+        PADDED=triton.next_power_of_2(half), DV=wide, DV_PAD=padded(wide), Q_NORM=q_weight is not None,
+        K_NORM=k_weight is not None, ROWS=ROWS,
+    )  # fmt: skip
+    return out

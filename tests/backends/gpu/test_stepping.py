@@ -1,0 +1,127 @@
+"""Cached programs as the GPU targets step them: what fills a step up changes nothing, and tokens are transformers'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from headrace import feed, graphs, sample
+from headrace.backends.gpu import executable, stepping
+from headrace.backends.gpu.stepping import FEWEST_BLOCKS, ROOMS, Size, Staged, Stepping, room_for
+from headrace.backends.inductor.paged import use_host_attention
+from headrace.ir import Program, Task
+from headrace.lowering.pipeline import prepare
+
+NEW = 24
+# The last is longer than a block, so that later texts find its beginning in the caches.
+TEXTS = [[5, 6, 7, 8, 9, 10, 11], [20, 30, 40], list(range(50, 70))]
+CAUSAL = (
+    "llama", "qwen3", "gemma2", "gemma3", "gpt-oss", "bloom", "mpt", "llama4-chunked", "deepseek-v3", "qwen3-next",
+    "mamba2", "rwkv",
+)  # fmt: skip
+PAIRS = ("t5", "bart", "marian")
+
+
+@pytest.mark.parametrize(
+    ("size", "room"),
+    [
+        (Size(1, 1, 1, 3), Size(2, 2, 2, FEWEST_BLOCKS)),
+        (Size(9, 9, 9, 17), Size(16, 16, 16, 32)),
+        (Size(ROOMS[-1], ROOMS[-1], ROOMS[-1], 64), Size(ROOMS[-1], ROOMS[-1], ROOMS[-1], 64)),
+        ((*[ROOMS[-1] + 1] * 3, 4), None),
+        (Size(8, 7, 7, 4), None),  # a piece of a prompt
+        (Size(7, 7, 6, 4), None),  # which asks for nothing yet
+    ],
+)
+def test_a_captured_step_has_room(size: Any, room: Size | None) -> None:
+    assert room_for(Size(*size)) == room
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps, with the host's attention in place of our kernels and nothing captured."""
+
+    def on_host(program: Program, _: str) -> Any:
+        return graphs.rewrite(program.graph, use_host_attention)
+
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    monkeypatch.setattr("headrace.backends.kernels.pipeline.with_kernels", on_host)
+    monkeypatch.setattr(executable, "family", lambda _: "")
+    monkeypatch.setattr(stepping, "capturable", lambda _: False)
+
+
+@pytest.fixture(scope="module")
+def program(analysed: Any) -> Program:
+    made: Program = prepare(analysed("qwen3", "AutoModelForCausalLM"), Task.GENERATE)
+    return made
+
+
+def _pieces(program: Program) -> list[feed.Piece]:
+    ids = np.arange(5, 9)
+    tables = [[0, 1]] * len(program.form.groups)
+    return [feed.Piece(ids, 0, tables, 0, 1), feed.Piece(ids[:1], 20, [[2, 3]] * len(program.form.groups), 1, 1)]
+
+
+def test_what_fills_a_step_up_goes_nowhere(on_cpu: None, program: Program) -> None:
+    given = sample.tensors(program, feed.cached(program, _pieces(program)))
+    staged = Staged(program, Size(8, 4, 4, 4))
+    for _ in range(2):  # the second over what the first left
+        staged.write(given)
+        made = {name: tensor.numpy() for name, tensor in staged.tensors.items()}
+        assert made["cu_seqlens"].tolist() == [0, 4, 5, 5, 5]
+        assert made["slots"][0].tolist() == [0, 1, 2, 3, 3 * 16 + 4, -1, -1, -1]
+        assert made["context"].tolist() == [0, 20, 0, 0]
+        assert made["wanted"].tolist() == [3, 4, 0, 0]
+        assert made["blocks"][0].tolist() == [[0, 1, 0, 0], [2, 3, 0, 0], [0] * 4, [0] * 4]
+        assert all(tensor.data_ptr() % 16 == 0 for tensor in staged.tensors.values())
+
+
+@pytest.mark.slow
+def test_one_graph_runs_every_step(on_cpu: None, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts, single tokens and one alone, from the caches that the steps before left."""
+    from torch._dynamo.utils import counters
+
+    run = Stepping(program)
+    compiled = counters["stats"]["unique_graphs"]
+    rows = {cache.name: torch.zeros((8, program.form.block, *cache.sizes)) for cache in program.form.caches}
+    same = {name: rows[name].clone() for name in rows}
+    tables = [[4, 1]] * len(program.form.groups)
+    first = [feed.Piece(np.arange(5, 9), 0, tables, 0, 1), feed.Piece(np.arange(30, 47), 0, [[2, 3]], 1, 1)]
+    alone = [feed.Piece(np.array([7]), 4, tables, 0, 1)]
+    silent = [feed.Piece(np.array([8, 9]), 5, tables, 0, 0)]
+    for pieces in (first, alone, silent):
+        given = program.signature.named(feed.cached(program, pieces))
+        inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
+        wanted = graphs.run(program.graph, inputs | same)[0][0]
+        torch.testing.assert_close(run(inputs | rows), wanted, atol=1e-5, rtol=1e-5)
+        for name, cache in rows.items():
+            torch.testing.assert_close(cache, same[name], atol=1e-5, rtol=1e-5)
+    assert counters["stats"]["unique_graphs"] == compiled
+
+
+@torch.no_grad()
+def transformers_tokens(model: Any, ids: list[int]) -> list[int]:
+    """The new tokens of transformers' own greedy search; an encoder-decoder's begin with its start token."""
+    given = torch.tensor([ids])
+    made = model.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=NEW, do_sample=False, num_beams=1
+    )[0].tolist()
+    return made[1:] if model.config.is_encoder_decoder else made[len(ids) :]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*CAUSAL, *PAIRS])
+def test_tokens_are_those_of_transformers(name: str, tiny: Any) -> None:
+    """Alone, together, with prefixes that are known, and after the caches have moved."""
+    head = "AutoModelForSeq2SeqLM" if name in PAIRS else "AutoModelForCausalLM"
+    eager = tiny(name, head)
+    wanted = [transformers_tokens(eager, text) for text in TEXTS]
+    model = headrace.compile(eager, target="cuda", dtype="float32", task="generate", pooling="last")
+    for batch in ([0], [1], [2], [0, 1, 2], [2, 2, 1, 0] * 20):
+        found = model.generate([TEXTS[place] for place in batch], max_new_tokens=NEW)
+        assert [list(one.token_ids) for one in found] == [wanted[place] for place in batch]
+    assert not model.engine.decoding().lane.state.store.used()

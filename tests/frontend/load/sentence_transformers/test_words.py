@@ -1,0 +1,130 @@
+"""Words without a transformer: sentence-transformers' WordEmbeddings and BoW, from memory and from their folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from headrace.errors import InputError, LoadError
+from headrace.frontend.load.checkpoint import load
+from headrace.frontend.load.sentence_transformers.modules.words import WordTokenizer
+from tests.words import bert_like
+
+st = pytest.importorskip("sentence_transformers")
+
+VOCABULARY = ["PADDING_TOKEN", "the", "cat", "Sat", "sat", "on", "mat", "U.S.", "dog", "cat"]
+# Case, punctuation around and inside words, unknown words, stop words, white space of all kinds.
+TEXTS = ["The cat, Sat on the (mat)!", "dog\tdog\nDOG", "a U.S. cat\u00a0sat unheard of", "cat " * 20, "MAT: sat; 'on'"]
+
+
+def words(stop: list[str], lowers: bool = False, most: int = 1_000_000) -> Any:
+    from sentence_transformers.sentence_transformer.modules import WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    table = torch.randn(len(VOCABULARY), 16, generator=torch.Generator().manual_seed(0))
+    return WordEmbeddings(WhitespaceTokenizer(VOCABULARY, stop, lowers), table, max_seq_length=most)
+
+
+def mean(width: int = 16) -> Any:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    return Pooling(width, "mean")
+
+
+def wrapped() -> Any:
+    from sentence_transformers.sentence_transformer.modules import WordEmbeddings
+
+    return WordEmbeddings(bert_like(), torch.randn(96, 16, generator=torch.Generator().manual_seed(0)))
+
+
+def weighed() -> Any:
+    from sentence_transformers.sentence_transformer.modules import WordWeights
+
+    return WordWeights(VOCABULARY, {"cat": 0.3, "sat": 2.0})
+
+
+def bag(**options: Any) -> Any:
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    return BoW(VOCABULARY, {"cat": 0.3, "mat": 2.0}, unknown_word_weight=0.5, **options)
+
+
+def dense() -> Any:
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    torch.manual_seed(1)
+    return Dense(len(set(VOCABULARY)), 8)
+
+
+MADE: dict[str, Callable[[], list[Any]]] = {
+    "words": lambda: [words([]), mean()],
+    "stop words": lambda: [words(["the", "on"]), mean()],
+    "lower case, cut": lambda: [words(["the"], lowers=True, most=3), mean()],
+    "weighed": lambda: [words([]), weighed(), mean()],
+    "bag": lambda: [bag()],
+    "bag, each once, dense": lambda: [bag(cumulative_term_frequency=False), dense()],
+}
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_equals_sentence_transformers(name: str, tmp_path: Path) -> None:
+    model = st.SentenceTransformer(modules=MADE[name](), device="cpu")
+    expected = np.stack([model.encode(text) for text in TEXTS])
+    model.save_pretrained(str(tmp_path / "theirs"))
+    for source in (model, tmp_path / "theirs"):
+        ours = headrace.compile(source, target="reference")
+        np.testing.assert_allclose(ours.embed(TEXTS, truncate=True), expected, atol=1e-6)
+        # Its file keeps each word once, and so gives the words behind one that is there twice other places.
+        read_back = st.SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+        expected = np.stack([read_back.encode(text) for text in TEXTS])
+    loaded = headrace.load(ours.save(tmp_path / "ours"))
+    np.testing.assert_array_equal(loaded.embed(TEXTS, truncate=True), ours.embed(TEXTS, truncate=True))
+
+
+def test_a_tokenizer_of_transformers_behind_words(tmp_path: Path) -> None:
+    model = st.SentenceTransformer(modules=[wrapped(), mean()], device="cpu")
+    texts = ["w5 w6 w7", "w9", "", "w20 nothing w21"]
+    model.save_pretrained(str(tmp_path))
+    for source in (model, tmp_path):
+        ours = headrace.compile(source, target="reference")
+        np.testing.assert_allclose(ours.embed(texts), [model.encode(text) for text in texts], atol=1e-6)
+    said = json.loads((tmp_path / "wordembedding_config.json").read_text())
+    (tmp_path / "wordembedding_config.json").write_text(json.dumps(said | {"max_seq_length": 5}))
+    with pytest.raises(LoadError, match="cuts a text to 5 tokens"):
+        load(tmp_path, dtype=torch.float32)
+
+
+def test_what_splits_otherwise_is_refused(tmp_path: Path) -> None:
+    st.SentenceTransformer(modules=MADE["words"](), device="cpu").save_pretrained(str(tmp_path))
+    path = tmp_path / "wordembedding_config.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {"tokenizer_class": "sentence_transformers.models.tokenizer.PhraseTokenizer"}))
+    with pytest.raises(LoadError, match=r"splits words by PhraseTokenizer.*WhitespaceTokenizer and Transformers.*NLTK"):
+        load(tmp_path, dtype=torch.float32)
+    path.write_text(json.dumps(said))
+    (tmp_path / "whitespacetokenizer_config.json").unlink()
+    with pytest.raises(LoadError, match=r"holds no whitespacetokenizer_config\.json, by which words are split"):
+        load(tmp_path, dtype=torch.float32)
+
+
+def test_a_text_without_a_known_word_is_refused() -> None:
+    ours = headrace.compile(st.SentenceTransformer(modules=[bag()], device="cpu"), target="reference")
+    assert list(ours.tasks) == ["embed"]
+    with pytest.raises(InputError, match="Text 1 has no tokens"):
+        ours.embed(["cat", "unheard of"])
+
+
+def test_words_are_looked_up_in_three_forms() -> None:
+    """As sentence-transformers does, in its order."""
+    made = WordTokenizer(VOCABULARY, ["on"], do_lower_case=False)
+    found = made.tokenize("Sat SAT 'Sat' U.S. u.s. (U.S.) on ON. The")
+    assert found == ["Sat", "sat", "Sat", "U.S.", "the"]
+    assert made.convert_tokens_to_ids(["cat"]) == [9]  # of a word that is there twice, the last
+    assert made.decode([1, 2]) == "the cat"
