@@ -45,10 +45,9 @@ def read_ids(
                 f"{TYPES} are of {len(types)} requests and token_ids of {len(rows)}; one number is accepted for each "
                 "token id."
             )
-    return len(rows), (
-        _read(program, rows[part.start : part.stop], types and types[part.start : part.stop], first + part.start, bound)
-        for part in parts_of(_sizes(rows), sizes)
-    )
+    cuts = (slice(part.start, part.stop) for part in parts_of(_sizes(rows), sizes))
+    numbers = range(first, first + len(rows))
+    return len(rows), (_read(program, rows[cut], types and types[cut], numbers[cut], bound) for cut in cuts)
 
 
 def are_ids(given: Any) -> bool:
@@ -64,26 +63,37 @@ def are_ids(given: Any) -> bool:
     return kind is not None and kind in "iu" and getattr(given, "ndim", 0) == 1
 
 
-def read_request(program: Program, given: Any, number: int, bound: Bound) -> Encoded:
-    """The request of token ids that `are_ids` knows. They are taken as they are, special tokens and all.
+def read_requests(program: Program, given: Sequence[Any], numbers: Sequence[int], bound: Bound) -> Sequence[Encoded]:
+    """The requests of token ids that `are_ids` knows. They are taken as they are, special tokens and all.
 
     Args:
-        given: the ids, or a mapping of `input_ids` and perhaps `token_type_ids`.
-        number: the request's, in messages.
+        given: the ids of each, or a mapping of `input_ids` and perhaps `token_type_ids`.
+        numbers: what messages call them.
 
     Raises:
         InputError, InputTooLongError: as of `read_ids`; or a mapping with other keys.
     """
-    named = dict(given) if isinstance(given, Mapping) else {IDS: given}
+    named = [_named(one, number) for one, number in zip(given, numbers, strict=True)]
+    if all(types is None for _, types in named):
+        return _read(program, [ids for ids, _ in named], None, numbers, bound) if named else []
+    _require_types(program)
+    kinds = [None if types is None else [types] for _, types in named]
+    each = zip(named, kinds, numbers, strict=True)
+    return [_read(program, [ids], types, [number], bound)[0] for (ids, _), types, number in each]
+
+
+def _named(given: Any, number: int) -> tuple[Any, Any]:
+    """The ids and the token types of a request."""
+    if not isinstance(given, Mapping):
+        return given, None
+    named = dict(given)
     ids, types = named.pop(IDS), named.pop(TYPES, None)
     if named:
         raise InputError(
             f"Request {number} has {', '.join(map(str, named))}; {IDS} and {TYPES} are accepted, unpadded: every id "
             "counts as text."
         )
-    if types is not None:
-        _require_types(program)
-    return _read(program, [ids], None if types is None else [types], number, bound)[0]
+    return ids, types
 
 
 def _listed(rows: Any, name: str) -> Rows:
@@ -119,39 +129,39 @@ def _size(row: Any) -> int:
         return 1  # it is refused when its turn comes
 
 
-def _read(program: Program, rows: Rows, types: Rows | None, first: int, bound: Bound) -> Tokens:
-    """Requests, and their token types, checked. The first is called `first` in messages."""
-    ids, lengths = _flat(rows, first, "token_ids")
+def _read(program: Program, rows: Rows, types: Rows | None, numbers: Sequence[int], bound: Bound) -> Tokens:
+    """Requests, and their token types, checked; `numbers` are what messages call them."""
+    ids, lengths = _flat(rows, numbers, "token_ids")
     begins = lengths.cumsum() - lengths
     outside = ids.min() < 0 or ids.max() >= program.signature.vocabulary
     long = bound.length is not None and lengths.max() > bound.length
     marker = program.signature.marker
     if outside or long or (marker is not None and not np.logical_or.reduceat(ids == marker, begins).all()):
-        _check_each(program, np.split(ids, begins[1:]), first, bound)
-    kinds = None if types is None else _types(program, types, first, lengths).astype(np.int64, copy=False)
+        _check_each(program, np.split(ids, begins[1:]), numbers, bound)
+    kinds = None if types is None else _types(program, types, numbers, lengths).astype(np.int64, copy=False)
     return Tokens(ids.astype(np.int64, copy=False), lengths, kinds)
 
 
-def _types(program: Program, rows: Rows, first: int, wanted: NDArray[np.int64]) -> NDArray[Any]:
+def _types(program: Program, rows: Rows, numbers: Sequence[int], wanted: NDArray[np.int64]) -> NDArray[Any]:
     """Token types of requests that have so many tokens."""
-    types, lengths = _flat(rows, first, TYPES)
+    types, lengths = _flat(rows, numbers, TYPES)
     if (other := np.flatnonzero(lengths != wanted)).size:
-        number, place = first + int(other[0]), other[0]
+        number, place = numbers[int(other[0])], other[0]
         raise InputError(
             f"{TYPES}[{number}] has {lengths[place]} numbers and token_ids[{number}] {wanted[place]}; one is accepted "
             "for each token id."
         )
     last = None if program.signature.token_types is None else program.signature.token_types - 1
     if (beyond := np.flatnonzero((types < 0) | (False if last is None else types > last))).size:
-        number = first + int(np.searchsorted(lengths.cumsum(), beyond[0], "right"))
+        number = numbers[int(np.searchsorted(lengths.cumsum(), beyond[0], "right"))]
         accepted = "0 and above" if last is None else f"0 to {last}"
         raise InputError(f"{TYPES}[{number}] holds {types[beyond[0]]}; {accepted} are accepted.")
     return types
 
 
-def _check_each(program: Program, rows: list[NDArray[Any]], first: int, bound: Bound) -> None:
+def _check_each(program: Program, rows: list[NDArray[Any]], numbers: Sequence[int], bound: Bound) -> None:
     """Raise for the first request that is outside the vocabulary, too long, or lacks the token that the head reads."""
-    for number, row in enumerate(rows, first):
+    for number, row in zip(numbers, rows, strict=True):
         if (outside := row[(row < 0) | (row >= program.signature.vocabulary)]).size:
             raise InputError(
                 f"token_ids[{number}] holds {outside[0]}; 0 to {program.signature.vocabulary - 1} are accepted."
@@ -178,16 +188,16 @@ def require_marker(program: Program, ids: NDArray[Any], name: str) -> None:
         )
 
 
-def _flat(rows: Rows, first: int, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _flat(rows: Rows, numbers: Sequence[int], name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The numbers of all rows in one array, and how many each has."""
     if isinstance(rows, Ragged):
         lengths = rows.lengths
         if (empty := np.flatnonzero(lengths == 0)).size:
-            raise _refusal(rows[int(empty[0])], first + int(empty[0]), name)
+            raise _refusal(rows[int(empty[0])], numbers[int(empty[0])], name)
         return rows.ids[rows.offsets[0] : rows.offsets[-1]], lengths
     flat = _joined(rows)
     if flat is None:
-        rows = [_integers(row, number, name) for number, row in enumerate(rows, first)]
+        rows = [_integers(row, number, name) for number, row in zip(numbers, rows, strict=True)]
         # Of int64 beside uint64 numpy would make float64.
         mixed = len({row.dtype.kind for row in rows}) > 1
         flat = np.concatenate(rows, dtype=object if mixed else None)

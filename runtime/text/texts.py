@@ -23,7 +23,7 @@ from headrace.runtime.text.chat import Chat, common_end
 from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.text.fits import Fits
-from headrace.runtime.text.ids import are_ids, read_ids, read_request
+from headrace.runtime.text.ids import are_ids, read_ids, read_requests
 from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.reading import Part, Reading
@@ -244,14 +244,11 @@ class Texts:
         return found
 
     def _part(self, texts: Sequence[Any], span: range, reading: Reading) -> Part:
-        numbers, requests, given = [], [], dict[int, Encoded]()
-        for place, request in enumerate(span):
-            number = reading.places.number(request)
-            if are_ids(texts[request]):
-                given[place] = self._given(texts[request], reading, number)
-            else:
-                numbers.append(number)
-                requests.append(self._request(texts[request], reading, number))
+        ids = [place for place, request in enumerate(span) if are_ids(texts[request])]
+        given = dict(zip(ids, self._given(texts, [span[place] for place in ids], reading), strict=True))
+        others = [request for place, request in enumerate(span) if place not in given]
+        numbers = [reading.places.number(request) for request in others]
+        requests = [self._request(texts[other], reading, number) for other, number in zip(others, numbers, strict=True)]
         longest, side = self._bound.length, self._tokenizer.truncation_side
         if longest is None:
             return Part(numbers, requests, [Piece(parts) for parts in requests], given, reading.cuttable)
@@ -259,10 +256,12 @@ class Texts:
         pieces = [clip(parts, first_size(longest), side, strategy) for parts in requests]
         return Part(numbers, requests, pieces, given, reading.cuttable)
 
-    def _given(self, ids: Any, reading: Reading, number: int) -> Encoded:
-        """A request that came as token ids."""
-        self._require_alone(reading.prompted, reading.offsets, number)
-        return read_request(self._program, ids, number, self._bound)
+    def _given(self, texts: Sequence[Any], places: list[int], reading: Reading) -> Sequence[Encoded]:
+        """The requests at those places, which came as token ids."""
+        numbers = [reading.places.number(place) for place in places]
+        if numbers:
+            self._require_alone(reading.prompted, reading.offsets, numbers[0])
+        return read_requests(self._program, [texts[place] for place in places], numbers, self._bound)
 
     @staticmethod
     def _require_alone(prompted: bool, offsets: bool, number: int) -> None:
