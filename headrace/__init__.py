@@ -29,12 +29,17 @@ from headrace.utils.scratch import require_cache
 
 if TYPE_CHECKING:
     from headrace.runtime.adapters.cross_encoder import CrossEncoder
+    from headrace.runtime.adapters.haystack import HaystackDocumentEmbedder, HaystackTextEmbedder
+    from headrace.runtime.adapters.llama_index import LlamaIndexEmbedding
     from headrace.runtime.adapters.sentence_transformer import SentenceTransformer
     from headrace.runtime.api import Lowered, Traced, compile, lower, trace
     from headrace.runtime.artifact.saved_model import load
     from headrace.runtime.compile_towers import compile_towers
+    from headrace.runtime.corpora.worker import Embedder
     from headrace.runtime.generate.generation import Generation
     from headrace.runtime.model import CompiledModel
+    from headrace.runtime.ragged import Ragged
+    from headrace.runtime.serve.on_ray import ray_application
     from headrace.runtime.state.model_state import ModelState, register_model_state
     from headrace.runtime.tasks.answers.precision import ranges_of
     from headrace.runtime.tasks.classify import Classification
@@ -56,9 +61,15 @@ LAZY = {
     "load": "headrace.runtime.artifact.saved_model",
     "CrossEncoder": "headrace.runtime.adapters.cross_encoder",
     "SentenceTransformer": "headrace.runtime.adapters.sentence_transformer",
+    "HaystackDocumentEmbedder": "headrace.runtime.adapters.haystack",
+    "HaystackTextEmbedder": "headrace.runtime.adapters.haystack",
+    "LlamaIndexEmbedding": "headrace.runtime.adapters.llama_index",
+    "Embedder": "headrace.runtime.corpora.worker",
+    "ray_application": "headrace.runtime.serve.on_ray",
     "Traced": "headrace.runtime.api",
     "Lowered": "headrace.runtime.api",
     "CompiledModel": "headrace.runtime.model",
+    "Ragged": "headrace.runtime.ragged",
     "ModelState": "headrace.runtime.state.model_state",
     "register_model_state": "headrace.runtime.state.model_state",
     "Classification": "headrace.runtime.tasks.classify",
@@ -73,18 +84,23 @@ __all__ = [
     "Classification",
     "CompiledModel",
     "CrossEncoder",
+    "Embedder",
     "Entity",
     "Generation",
+    "HaystackDocumentEmbedder",
+    "HaystackTextEmbedder",
     "HeadraceError",
     "HeadraceWarning",
     "InputError",
     "InputTooLongError",
+    "LlamaIndexEmbedding",
     "LoadError",
     "Lowered",
     "ModelState",
     "NonFiniteError",
     "OutOfMemoryError",
     "ParityError",
+    "Ragged",
     "SentenceTransformer",
     "TargetError",
     "TaskNotEnabledError",
@@ -99,6 +115,7 @@ __all__ = [
     "load_towers",
     "lower",
     "ranges_of",
+    "ray_application",
     "register_model_state",
     "trace",
 ]

@@ -95,6 +95,7 @@ EXTRAS = {
     "scipy": "sparse",
     "pyarrow": "arrow",
     **dict.fromkeys(("starlette", "uvicorn", "pydantic", "orjson", "prometheus_client"), "serve"),
+    "ray": "ray",
     "PIL": "vision",
     "soxr": "audio",
 }

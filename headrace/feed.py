@@ -23,7 +23,25 @@ def padded(
     offset: int = 0,
     width: int | None = None,
     left: bool = False,
-    unseen: Sequence[int] = (),
+) -> dict[Role, NDArray[np.int64]]:
+    """Sequences a row each, as `pad` lays them.
+
+    Args:
+        types: the token types of each, None for zeros; empty where all are zeros.
+    """
+    lengths = _lengths(ids)
+    return pad(_joined(ids), lengths, _types(types, lengths), offset=offset, width=width, left=left)
+
+
+def pad(
+    ids: NDArray[Any],
+    lengths: NDArray[np.int64],
+    types: NDArray[Any] | None = None,
+    *,
+    offset: int = 0,
+    width: int | None = None,
+    left: bool = False,
+    unseen: NDArray[np.int64] | None = None,
 ) -> dict[Role, NDArray[np.int64]]:
     """Sequences a row each: int64 [sequences, width].
 
@@ -31,53 +49,89 @@ def padded(
     alone says what is padding.
 
     Args:
-        types: the token types of each, None for zeros; empty where all are zeros.
+        ids: of one sequence after another, [tokens].
+        lengths: of the sequences.
+        types: the token types, [tokens]; None for zeros.
         offset: the first position.
         width: of the rows; None takes the longest sequence's.
         left: whether the padding comes first.
-        unseen: of each, how many tokens at its end none attends to, below zero at its beginning; empty where all are.
+        unseen: of each, how many tokens at its end none attends to, below zero at its beginning; None where all are.
     """
-    width = width or max(map(len, ids))
-    tokens, mask, positions, kinds = np.zeros((4, len(ids), width), np.int64)
-    counted = np.arange(width)
-    for row, own in enumerate(ids):
-        place = slice(width - len(own), width) if left else slice(len(own))
-        tokens[row, place], mask[row, place], positions[row, place] = own, 1, counted[: len(own)]
-        if types and (own_types := types[row]) is not None:
-            kinds[row, place] = own_types
-        if unseen and unseen[row]:
-            mask[row, place][slice(-unseen[row], None) if unseen[row] > 0 else slice(-unseen[row])] = 0
+    width = width or int(lengths.max())
+    # The place in its sequence of what stands in each column.
+    place = np.arange(width) - (width - lengths[:, None] if left else 0)
+    inside = (place >= 0) & (place < lengths[:, None])
+    tokens, mask, positions, kinds = np.zeros((4, len(lengths), width), np.int64)
+    tokens[inside] = ids
+    np.multiply(place, inside, out=positions)
     positions += offset
+    if types is not None:
+        kinds[inside] = types
+    if unseen is not None:
+        hidden = unseen[:, None]
+        inside &= (place < lengths[:, None] - hidden.clip(min=0)) & (place >= -hidden.clip(max=0))
+    mask[:] = inside
     return {Role.IDS: tokens, Role.PADDING: mask, Role.POSITIONS: positions, Role.TYPES: kinds}
 
 
 def packed(
     program: Program, ids: Sequence[Any], types: Types = (), *, width: int | None = None
 ) -> dict[Role, NDArray[Any]]:  # fmt: skip
+    """Sequences after one another, as `pack` lays them.
+
+    Args:
+        types: the token types of each, None for zeros; empty where all are zeros.
+    """
+    lengths = _lengths(ids)
+    return pack(program, _joined(ids), lengths, _types(types, lengths), width=width)
+
+
+def pack(
+    program: Program,
+    ids: NDArray[Any],
+    lengths: NDArray[np.int64],
+    types: NDArray[Any] | None = None,
+    *,
+    width: int | None = None,
+) -> dict[Role, NDArray[Any]]:
     """What a packed program takes of sequences after one another: int64 [1, width], offsets int32 [sequences + 1].
 
     Filling at the end belongs to no sequence; it takes the first token id and the first position.
 
     Args:
-        types: the token types of each, None for zeros; empty where all are zeros.
+        ids: of one sequence after another, [tokens].
+        lengths: of the sequences.
+        types: the token types, [tokens]; None for zeros.
         width: of the row; None takes as much as the sequences.
     """
-    lengths = np.array([len(one) for one in ids])
-    ends = lengths.cumsum()
-    total = int(ends[-1])
-    offsets = np.empty(max(len(ids), SEQUENCES) + 1, np.int32)
-    offsets[0], offsets[1 : len(ids) + 1], offsets[len(ids) + 1 :] = 0, ends, total
+    ends, total = lengths.cumsum(), len(ids)
+    offsets = np.empty(max(len(lengths), SEQUENCES) + 1, np.int32)
+    offsets[0], offsets[1 : len(lengths) + 1], offsets[len(lengths) + 1 :] = 0, ends, total
     roles = [given.role for given in program.signature.inputs if given.role is not Role.OFFSETS]
     rows = np.zeros((len(roles), 1, width or total), np.int64)
     made: dict[Role, NDArray[Any]] = dict(zip(roles, rows, strict=True))
-    np.concatenate(ids, out=made[Role.IDS][0, :total])
+    made[Role.IDS][0, :total] = ids
     if Role.POSITIONS in made:
-        made[Role.POSITIONS][0, :total] = np.arange(total) - (ends - lengths).repeat(lengths)
+        np.subtract(np.arange(total), (ends - lengths).repeat(lengths), out=made[Role.POSITIONS][0, :total])
         made[Role.POSITIONS] += program.facts.positions.offset
-    if Role.TYPES in made and any(one is not None for one in types):
-        kinds = [np.zeros(len(own), np.int64) if one is None else one for own, one in zip(ids, types, strict=True)]
-        made[Role.TYPES][0, :total] = np.concatenate(kinds)
+    if Role.TYPES in made and types is not None:
+        made[Role.TYPES][0, :total] = types
     return made | {Role.OFFSETS: offsets}
+
+
+def _lengths(ids: Sequence[Any]) -> NDArray[np.int64]:
+    return np.fromiter(map(len, ids), np.int64, len(ids))
+
+
+def _joined(ids: Sequence[Any]) -> NDArray[np.int64]:
+    return np.concatenate([np.asarray(one, np.int64) for one in ids])
+
+
+def _types(types: Types, lengths: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    if all(one is None for one in types):
+        return None
+    pairs = zip(types, lengths, strict=True)
+    return _joined([np.zeros(length, np.int64) if one is None else one for one, length in pairs])
 
 
 class Piece(NamedTuple):

@@ -6,7 +6,7 @@ Images and sound become arrays by the processor of the model's folder, where it 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -73,6 +73,10 @@ class Arrays:
         if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
             return iter([given])
         return iter(given)
+
+    def listed(self, given: Any, pairs: bool = False) -> Sequence[Any]:
+        """`drawn`, all at once."""
+        return list(self.drawn(given))
 
     def bounded(self, max_length: int) -> NoReturn:
         """Refuse a limit in tokens.

@@ -9,9 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+
 from headrace.backends.interface import Backend
 from headrace.errors import ArtifactError, InputError, warn
-from headrace.ir import Program, Quantized, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
@@ -20,6 +22,7 @@ from headrace.runtime.methods.embedding import Embedding
 from headrace.runtime.methods.iterating import Iterating
 from headrace.runtime.methods.labelling import Labelling
 from headrace.runtime.methods.one_pass import run
+from headrace.runtime.ragged import Ragged, as_ragged
 from headrace.runtime.state.model_state import ModelState
 from headrace.runtime.tasks.answers.output import NUMPY, as_output
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
@@ -34,6 +37,7 @@ from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
 from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, runnable, select
+from headrace.tasks import answering as answered_from
 
 
 class CompiledModel(Embedding, Labelling, Iterating):
@@ -233,17 +237,24 @@ class CompiledModel(Embedding, Labelling, Iterating):
 
     def __call__(
         self,
-        token_ids: Sequence[Sequence[int]] | Array,
+        token_ids: Sequence[Sequence[int]] | Ragged | Array,
         task: str | None = None,
         token_type_ids: Sequence[Sequence[int]] | Array | None = None,
-    ) -> list[Any]:
+    ) -> Any:
         """Raw outputs for token ids, one array a request: logits, vectors or rows before activation and labels.
 
         Requests may differ in length and hold no padding: every id that is given counts as text.
 
+        Args:
+            token_ids: a list of them, one sequence of int a request; or those of all requests in one array, which
+                cost nothing a request: `headrace.Ragged`, an Arrow array of lists, or an array [requests, tokens].
+            task: None takes the model's.
+            token_type_ids: as token_ids, one for each.
+
         Returns:
-            float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones. Of a head that no other
-            task is of, its arrays by name, as `raw` answers.
+            A list of float32 arrays: [width] for pooled tasks, [tokens, width] for token-level ones. Of ids in one
+            array, the pooled ones in one array too, [requests, width]. Of a head that no other task is of, its arrays
+            by name, as `raw` answers.
 
         Raises:
             InputError: the task is generate, whose answers are made a token at a time.
@@ -256,7 +267,13 @@ class CompiledModel(Embedding, Labelling, Iterating):
             )
         # To check ids takes no time to speak of, unless the device is fast and could have begun.
         sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE
-        count, parts = self._reader.raw(token_ids, token_type_ids, sizes)
+        whole = None if self.program.signature.arrays else as_ragged(token_ids)
+        count, parts = self._reader.raw(token_ids if whole is None else whole, token_type_ids, sizes)
+        if whole is not None and self.engine.kind(wanted) not in PER_TOKEN_OUTPUTS:
+            vectors = np.empty((count, answered_from(self.program, self.engine.require(wanted)).width), np.float32)
+            for places, rows in self.engine.answered(wanted, parts, count, progress=False):
+                vectors[places] = rows
+            return vectors
         answers = self.engine.run_parts(wanted, parts, count, progress=False)
         return parted(answers, self.program.facts.raw) if wanted == Task.RAW else answers
 

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from headrace.runtime.ragged import Ragged
 from headrace.runtime.text.encoded import Encoded
+
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,11 @@ class Places:
         place = self.of(request)[0]
         return self.first + (place if self.texts is None else self.texts[place])
 
-    def count(self, requests: Sequence[int]) -> int:
+    def count(self, requests: Sequence[int] | Numbers) -> int:
         """How many places they answer."""
         return len(requests) if self.same is None else sum(len(self.of(request)) for request in requests)
 
-    def count_texts(self, requests: Sequence[int]) -> int:
+    def count_texts(self, requests: Sequence[int] | Numbers) -> int:
         """How many of the caller's texts they are, or are parts of."""
         if self.texts is None:
             return self.count(requests)
@@ -56,25 +60,27 @@ class Places:
                 made[place] = answer.copy()
         return made
 
-    def step(self, requests: Sequence[int], rows: Any) -> tuple[Sequence[int], Any]:
+    def step(self, requests: Numbers, rows: Any) -> tuple[Numbers, Any]:
         """Some requests and their rows, an array or a list, by the caller's places."""
         if self.same is None:
             return requests, rows
         order = [row for row, request in enumerate(requests) for _ in self.of(request)]
         places = [place for request in requests for place in self.of(request)]
-        return places, rows[order] if isinstance(rows, np.ndarray) else [rows[row] for row in order]
+        return np.array(places), rows[order] if isinstance(rows, np.ndarray) else [rows[row] for row in order]
 
 
 # Each request answers its own place.
 IN_ORDER = Places()
 
 
-def once(requests: list[Any], first: int = 0, texts: Sequence[int] | None = None) -> tuple[list[Any], Places]:
-    """Each request once, in the order in which they come first, and where it stands.
+def once(requests: Sequence[Any], first: int = 0, texts: Sequence[int] | None = None) -> tuple[Sequence[Any], Places]:
+    """Each request once, in the order in which they come first, and where it stands; of ids in one array, each.
 
     Args:
         texts: as of `Places`.
     """
+    if isinstance(requests, Ragged):
+        return requests, Places(first)
     keys = [one if isinstance(one, str) else _key(one) for one in requests]
     found: dict[Hashable, list[int]] = {}
     if len(set(keys)) == len(keys):

@@ -24,7 +24,7 @@ class Embedder:
 
     It pickles as the folder's path and its options, and reads the model when it is first called. On Ray Data:
 
-        dataset.map_batches(Embedder, fn_constructor_args=("OUT",), compute=ray.data.ActorPoolStrategy(size=2))
+        dataset.map_batches(headrace.Embedder, fn_constructor_args=("OUT",), compute=ray.data.ActorPoolStrategy(size=2))
     """
 
     def __init__(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headrace.ir import Program
 from headrace.runtime.arrays import Given, free_axis
@@ -15,13 +15,13 @@ from headrace.runtime.engine.padded_batch import Rows, Step
 
 
 def plan(
-    lengths: Sequence[int],
+    lengths: ArrayLike,
     program: Program,
     *,
     step_tokens: int,
     batch_size: int | None = None,
     token_budget: int | None = None,
-) -> list[Step]:
+) -> Iterator[Step]:
     """Group requests of one length. Budgets count hidden rows; a length may count samples, many of which make a row."""
     free = free_axis(program.signature.arrays[0])
     row = free.stride if free else 1
@@ -31,11 +31,11 @@ def plan(
     )
 
 
-def assemble(step: Step, requests: Sequence[Given], program: Program) -> dict[str, NDArray[Any]]:
+def assemble(requests: Sequence[Given], length: int, program: Program) -> dict[str, NDArray[Any]]:
     """The step's input by name: float32 [requests, ...]."""
-    return {program.signature.arrays[0].name: np.stack([requests[place].values for place in step.requests])}
+    return {program.signature.arrays[0].name: np.stack([request.values for request in requests])}
 
 
-def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:
+def rows(step: Step, lengths: NDArray[np.int64], output: NDArray[Any], per_token: bool) -> Rows:
     """The answer to each request of the step, in its order, whole: every row is one of the array's."""
     return output[: len(step.requests)]

@@ -20,12 +20,12 @@ from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
 from headrace.runtime.engine.padded_batch import Rows, Step
 from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
-from headrace.runtime.engine.request import Asked, Request
+from headrace.runtime.engine.request import NONE, Asked, Request, Requests, gathered
 from headrace.runtime.engine.sequence import Sequence as Growing
-from headrace.runtime.places import IN_ORDER, Places
+from headrace.runtime.places import IN_ORDER, Numbers, Places
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Tokens
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
 from headrace.runtime.text.validate import counts
 from headrace.tasks import answering, lacks, runnable, select
@@ -183,7 +183,7 @@ class Engine:
     def _encode(self, source: Request) -> Any:
         """What an encoder-decoder's decoder reads of a text or an array: rows [S, W] on the target."""
         lane = self.lanes[OutputKind.CROSS]
-        given = lane.batcher.assemble(Step((0,), source.length), [source], lane.program)
+        given = lane.batcher.assemble(gathered([source]), source.length, lane.program)
         return lane.executable(self.backend.feed(given))[0]
 
     @in_turn
@@ -304,7 +304,7 @@ class Engine:
         batch_size: int | None = None,
         progress: bool | None = None,
         places: Places = IN_ORDER,
-    ) -> Iterator[tuple[Sequence[int], Rows]]:
+    ) -> Iterator[tuple[Numbers, Rows]]:
         """The answers to some requests at a time, by their places, while the target works on others.
 
         Arguments and errors as of `run_parts`. What comes is good until the next is asked for.
@@ -320,12 +320,12 @@ class Engine:
         batch_size: int | None = None,
         progress: bool | None = None,
         places: Places = IN_ORDER,
-    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+    ) -> Iterator[tuple[Numbers, list[Rows]]]:
         """`answered` of several tasks in one pass: what each task is answered from, in their order."""
         if batch_size is not None and not counts(batch_size):
             raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
         lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
-        asked = Asked([], [], batch_size, places)
+        asked = Asked(count, batch_size, places)
         run = self._in_pieces if lane.program.form.layout is Layout.CACHED else self._in_steps
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
         with reading, bar(f"{', '.join(tasks)}: {self._noun}", places.count(range(count)), progress) as shown:
@@ -335,18 +335,19 @@ class Engine:
 
     def _in_steps(
         self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
-    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+    ) -> Iterator[tuple[Numbers, list[Rows]]]:
         for step, outputs in self._read(self._begun(lane, kinds, parts, asked)):
             made = zip(kinds, outputs, strict=True)
             yield step.requests, [self._rows(lane, step, asked, output, kind) for kind, output in made]
 
     def _in_pieces(
         self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
-    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+    ) -> Iterator[tuple[Numbers, list[Rows]]]:
         """Texts on the loop, each answered with its last piece."""
         loop = self._loop(lane)
         for places in (some for part in parts for some in _batched(asked.take(part), asked.batch_size)):
-            growing = {loop.submit(_ids(asked.requests[place]), kinds=tuple(kinds)): place for place in places}
+            texts = zip(_ids(asked.of(places)), places.tolist(), strict=True)
+            growing = {loop.submit(ids, kinds=tuple(kinds)): place for ids, place in texts}
             asked.drop(places)
             try:
                 while growing:
@@ -356,7 +357,8 @@ class Engine:
                         self._require_answer(sequence, asked.places.number(place))
                         del growing[sequence]
                     if over:
-                        yield list(over.values()), [[sequence.answer[kind] for sequence in over] for kind in kinds]
+                        rows: list[Rows] = [[sequence.answer[kind] for sequence in over] for kind in kinds]
+                        yield np.array(list(over.values()), np.int64), rows
             finally:
                 for sequence in growing:
                     loop.abort(sequence)
@@ -385,38 +387,39 @@ class Engine:
 
         Where more requests are to come, those of a step with room left wait for them.
         """
-        held = list[int]()
+        held = NONE
         for part in chain(parts, (NO_MORE,)):
-            if not (left := [*held, *asked.take(part)]):
+            if not len(left := np.concatenate([held, asked.take(part)])):
                 continue
-            steps, held, begun = self._plan(lane, left, asked), [], 0
+            steps, held, begun = self._plan(lane, left, asked), NONE, 0
             while (step := next(steps, None)) is not None:
                 if step.open and begun and part is not NO_MORE:
-                    held = list(step.requests)
+                    held = step.requests
                     break
                 begun += 1
                 try:
-                    inputs = self.backend.feed(lane.batcher.assemble(step, asked.requests, lane.program))
+                    requests = asked.of(step.requests)
+                    inputs = self.backend.feed(lane.batcher.assemble(requests, step.length, lane.program))
                     made = lane.outputs(lane.state.step(lane.executable, inputs), kinds)
                     outputs = [self.backend.fetch(output) for output in made]
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
-                    left = [request for one in (step, *steps) for request in one.requests]
+                    left = np.concatenate([one.requests for one in (step, *steps)])
                     steps = self._plan(lane, left, asked)
                 else:
                     asked.drop(step.requests)
                     yield step, outputs
 
-    def _plan(self, lane: Lane, left: Sequence[int], asked: Asked) -> Iterator[Step]:
+    def _plan(self, lane: Lane, left: Numbers, asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
         steps = lane.batcher.plan(
-            [asked.lengths[request] for request in left],
+            asked.lengths[left],
             lane.program,
             step_tokens=self._step_tokens or self.backend.step_tokens,
             batch_size=asked.batch_size,
             token_budget=None if self._step_tokens else self.token_budget,
         )
-        return (Step(tuple(left[place] for place in step.requests), step.length, step.open) for step in steps)
+        return (replace(step, requests=left[step.requests]) for step in steps)
 
     def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
@@ -446,11 +449,11 @@ class Engine:
         return rows
 
 
-def _batched(places: range, size: int | None) -> Iterator[range]:
+def _batched(places: Numbers, size: int | None) -> Iterator[Numbers]:
     size = size or len(places)
     return (places[begin : begin + size] for begin in range(0, len(places), size or 1))
 
 
-def _ids(request: Request) -> list[int]:
-    assert isinstance(request, Encoded), "only texts grow"
-    return request.ids.tolist()  # type: ignore[no-any-return]
+def _ids(requests: Requests) -> list[list[int]]:
+    assert isinstance(requests, Tokens), "only texts grow"
+    return [one.ids.tolist() for one in requests]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.backends.interface import Executable
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, OutputKind, Program
 from headrace.runtime.engine import array_batch, packed_batch, padded_batch
@@ -40,7 +43,7 @@ class Lane:
         outputs = made if len(self.kinds) > 1 else (made,)
         return [outputs[self.kinds.index(kind)] for kind in wanted]
 
-    def rows(self, step: Step, lengths: Sequence[int], output: Any, kind: OutputKind) -> Rows:
+    def rows(self, step: Step, lengths: NDArray[np.int64], output: Any, kind: OutputKind) -> Rows:
         """The answers to each request of a step, of an output of that kind."""
         rows: Rows = self.batcher.rows(step, lengths, output, kind in PER_TOKEN_OUTPUTS)
         return rows

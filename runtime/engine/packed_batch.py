@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headrace import feed
 from headrace.ir import Program
 from headrace.runtime.engine.padded_batch import Rows, Step
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Tokens
 
 # Rows of few tokens take a power of two, so that each is captured once; longer ones are filled by a hundredth at most.
 LEAST, CAPTURED, COARSE = 16, 2048, 128
@@ -31,7 +30,7 @@ def row_of(tokens: int, budget: int) -> int:
 
 
 def plan(
-    lengths: Sequence[int],
+    lengths: ArrayLike,
     program: Program,
     *,
     step_tokens: int,
@@ -49,36 +48,53 @@ def plan(
         token_budget: tokens in a row at most, filling included, in place of `step_tokens`.
     """
     budget = token_budget or step_tokens
-    given = np.array(lengths, np.int64)
-    # The longest last, so that taking it moves nothing; of equals, the caller's first.
-    sorted_ = np.lexsort((-np.arange(len(given)), given))
-    order, left = sorted_.tolist(), given[sorted_].tolist()
-    while order:
-        held, tokens = _filled(order, left, budget, batch_size or len(lengths))
+    left = _Left(np.asarray(lengths, np.int64))
+    while left:
+        requests, tokens = left.filled(budget, batch_size)
         row = row_of(tokens, budget)
         length = max(tokens, min(row, token_budget)) if token_budget else row
-        yield Step(tuple(held), length, open=not order and length < budget)
+        yield Step(requests, length, open=not left and length < budget)
 
 
-def _filled(order: list[int], left: list[int], budget: int, most: int) -> tuple[list[int], int]:
-    """Take the longest request, then again and again the longest that still fits."""
-    held, tokens = [order.pop()], left.pop()
-    while len(held) < most and (place := bisect_right(left, budget - tokens)):
-        held.append(order.pop(place - 1))
-        tokens += left.pop(place - 1)
-    return held, tokens
+class _Left:
+    """Requests that are in no row yet, those of one length together: a row takes some of each, not one at a time."""
+
+    def __init__(self, lengths: NDArray[np.int64]) -> None:
+        # Of one length, the caller's first is taken first.
+        self._order = np.argsort(lengths, kind="stable")
+        sizes, begins, counts = np.unique(lengths[self._order], return_index=True, return_counts=True)
+        self._sizes, self._begins, self._counts = sizes.tolist(), begins.tolist(), counts.tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self._sizes)
+
+    def filled(self, budget: int, most: int | None) -> tuple[NDArray[np.int64], int]:
+        """Take the longest request, then again and again the longest that still fits; and their tokens."""
+        held = [self._taken(len(self._sizes) - 1, budget, most)]
+        count, tokens = len(held[0][0]), held[0][1]
+        while (most is None or count < most) and (place := bisect_right(self._sizes, budget - tokens)):
+            held.append(self._taken(place - 1, budget - tokens, None if most is None else most - count))
+            count, tokens = count + len(held[-1][0]), tokens + held[-1][1]
+        return np.concatenate([requests for requests, _ in held]), tokens
+
+    def _taken(self, place: int, room: int, most: int | None) -> tuple[NDArray[np.int64], int]:
+        """So many of one length as there is room for, and at least one; and their tokens."""
+        size, begin, count = self._sizes[place], self._begins[place], self._counts[place]
+        taken = min(count, max(1, room // size), most or count)
+        self._begins[place], self._counts[place] = begin + taken, count - taken
+        if taken == count:
+            del self._sizes[place], self._begins[place], self._counts[place]
+        return self._order[begin : begin + taken], taken * size
 
 
-def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[Any]]:
-    """The step's inputs by name: int64 [1, tokens], and where each sequence begins, int32 [sequences + 1]."""
-    held = [requests[request] for request in step.requests]
-    ids, types = [one.ids for one in held], [one.types for one in held]
-    return program.signature.named(feed.packed(program, ids, types, width=step.length))
+def assemble(requests: Tokens, length: int, program: Program) -> dict[str, NDArray[Any]]:
+    """The inputs by name of a step of so long a row: int64 [1, length], and where each sequence begins, int32."""
+    return program.signature.named(feed.pack(program, requests.ids, requests.lengths, requests.types, width=length))
 
 
-def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:
+def rows(step: Step, lengths: NDArray[np.int64], output: NDArray[Any], per_token: bool) -> Rows:
     """The answer to each request of the step, in its order: of [1, tokens, width] or [sequences, width]."""
     if not per_token:
         return output[: len(step.requests)]
-    ends = accumulate(lengths[request] for request in step.requests)
-    return [output[0, end - lengths[request] : end] for request, end in zip(step.requests, ends, strict=True)]
+    ends = lengths[step.requests].cumsum()
+    return np.split(output[0, : ends[-1]], ends[:-1])

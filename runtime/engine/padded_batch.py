@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headrace import feed
 from headrace.ir import PaddingRule, Program
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Tokens
 
 # One array a request, or all of them in one.
 Rows = Sequence[NDArray[Any]] | NDArray[Any]
@@ -20,36 +19,37 @@ Rows = Sequence[NDArray[Any]] | NDArray[Any]
 FINE, COARSE, FROM = 8, 64, 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One run.
 
     Attributes:
-        requests: by their place in the caller's list.
+        requests: by their place in the caller's list, int64.
         length: padded.
         open: whether requests that come later could be put in it, in place of padding or a step of their own.
     """
 
-    requests: tuple[int, ...]
+    requests: NDArray[np.int64]
     length: int
     open: bool = False
 
 
-def bucket(length: int, longest: int | None) -> int:
-    """The padded length of a sequence: a multiple of 8 up to 256 and of 64 above, and never past the model's limit."""
-    step = FINE if length <= FROM else COARSE
-    rounded = -(-length // step) * step
-    return rounded if longest is None else max(length, min(rounded, longest))
+def bucket(length: ArrayLike, longest: int | None) -> NDArray[np.int64]:
+    """The padded length of each sequence: a multiple of 8 up to 256 and of 64 above, never past the model's limit."""
+    given = np.asarray(length, np.int64)
+    step = np.where(given <= FROM, FINE, COARSE)
+    rounded = -(-given // step) * step
+    return rounded if longest is None else np.maximum(given, np.minimum(rounded, longest))
 
 
 def plan(
-    lengths: Sequence[int],
+    lengths: ArrayLike,
     program: Program,
     *,
     step_tokens: int,
     batch_size: int | None = None,
     token_budget: int | None = None,
-) -> list[Step]:
+) -> Iterator[Step]:
     """Group requests of like length, longest first, so that the least is padded and memory peaks at once.
 
     Args:
@@ -62,35 +62,30 @@ def plan(
     budget = token_budget or step_tokens
     exact = program.decision.padding is PaddingRule.EXACT
     longest = program.facts.limits.length
-
-    def width(request: int) -> int:
-        fits = min(longest or budget, budget) if token_budget else longest
-        return bucket(lengths[request], fits) if exact else lengths[request]
-
-    order = sorted(range(len(lengths)), key=lambda request: (-width(request), request))
-    runs = [list(order)] if exact else [list(group) for _, group in groupby(order, width)]
-    return [step for run in runs for step in _filled(run, width, batch_size, budget)]
-
-
-def _filled(run: list[int], width: Callable[[int], int], batch_size: int | None, budget: int) -> Iterator[Step]:
-    """Cut a run of requests, widest first, into steps: the first request of a step sets its width."""
-    while run:
-        widest = width(run[0])
-        size = min(max(1, budget // widest), batch_size or len(run))
-        yield Step(tuple(run[:size]), widest)
-        run = run[size:]
+    fits = min(longest or budget, budget) if token_budget else longest
+    widths = bucket(lengths, fits) if exact else np.asarray(lengths, np.int64)
+    # The widest first; of one width, the caller's first.
+    order = np.argsort(-widths, kind="stable")
+    widths = widths[order]
+    begin = 0
+    while begin < len(order):
+        widest = int(widths[begin])
+        size = min(max(1, budget // widest), batch_size or len(order))
+        alike = len(order) if exact else int(np.searchsorted(-widths, -widest, "right"))
+        end = min(begin + size, alike)
+        yield Step(order[begin:end], widest)
+        begin = end
 
 
-def assemble(step: Step, requests: Sequence[Encoded], program: Program) -> dict[str, NDArray[np.int64]]:
-    """The step's inputs, padded on the right: int64 [requests, length] by name."""
-    held = [requests[request] for request in step.requests]
-    ids, types, unseen = zip(*((one.ids, one.types, one.unseen) for one in held), strict=True)
-    offset = program.facts.positions.offset
-    return program.signature.named(feed.padded(ids, types, offset=offset, width=step.length, unseen=unseen))
+def assemble(requests: Tokens, length: int, program: Program) -> dict[str, NDArray[np.int64]]:
+    """The inputs by name of a step so wide, padded on the right: int64 [requests, length]."""
+    offset, unseen = program.facts.positions.offset, requests.unseen
+    made = feed.pad(requests.ids, requests.lengths, requests.types, offset=offset, width=length, unseen=unseen)
+    return program.signature.named(made)
 
 
-def rows(step: Step, lengths: Sequence[int], output: NDArray[Any], per_token: bool) -> Rows:
+def rows(step: Step, lengths: NDArray[np.int64], output: NDArray[Any], per_token: bool) -> Rows:
     """The answer to each request of the step, in its order: of [requests, length, width] or [requests, width]."""
     if not per_token:
         return output[: len(step.requests)]
-    return [output[row, : lengths[request]] for row, request in enumerate(step.requests)]
+    return [output[row, :length] for row, length in enumerate(lengths[step.requests].tolist())]

@@ -2,40 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from headrace.runtime.arrays import Given
-from headrace.runtime.places import Places
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.places import Numbers, Places
+from headrace.runtime.text.encoded import Encoded, Tokens
 
 Request = Encoded | Given
-DONE = Encoded(np.empty(0, np.int64))
+# Some requests as a batcher takes them.
+Requests = Tokens | list[Given]
+NONE: Numbers = np.empty(0, np.int64)
+DONE = Given(np.empty(0, np.float32), 0)
 
 
-@dataclass(frozen=True)
 class Asked:
-    """The requests of one call, as far as they have come, and their lengths.
+    """The requests of one call, as far as they have come, and what is left of them for the target.
 
     Attributes:
+        batch_size: requests in a step at most.
         places: where they stand in the caller's list.
+        lengths: of those that have come, int64 [count].
     """
 
-    requests: list[Request]
-    lengths: list[int]
-    batch_size: int | None
-    places: Places
+    def __init__(self, count: int, batch_size: int | None, places: Places) -> None:
+        """Nothing has come yet.
 
-    def take(self, part: Sequence[Request]) -> range:
-        """Add the next part; returns its places."""
-        begin = len(self.requests)
-        self.requests.extend(part)
-        self.lengths.extend(request.length for request in part)
-        return range(begin, len(self.requests))
+        Args:
+            count: the requests of the call.
+        """
+        self.batch_size, self.places = batch_size, places
+        self.lengths = np.zeros(count, np.int64)
+        self._come = 0
+        self._parts = list[Requests | None]()
+        self._begins = np.empty(0, np.int64)  # of each part
+        self._left = list[int]()  # of each part, how many the target has yet to get
 
-    def drop(self, places: Iterable[int]) -> None:
+    def take(self, part: Sequence[Request]) -> Numbers:
+        """Add the next part; returns the places of its requests."""
+        begin, end = self._come, self._come + len(part)
+        if not len(part):
+            return NONE
+        held = gathered(part)
+        self.lengths[begin:end] = held.lengths if isinstance(held, Tokens) else [one.length for one in held]
+        self._parts.append(held)
+        self._begins, self._come = np.append(self._begins, begin), end
+        self._left.append(len(part))
+        return np.arange(begin, end)
+
+    def of(self, places: Numbers) -> Requests:
+        """The requests at those places, in that order."""
+        parts = np.searchsorted(self._begins, places, "right") - 1
+        rows = [np.flatnonzero(parts == part) for part in np.unique(parts)]
+        found = [_taken(self._parts[parts[own[0]]], places[own] - self._begins[parts[own[0]]]) for own in rows]
+        if len(found) == 1:
+            return found[0]
+        # Requests that were left over, and some of those that came after them.
+        return _taken(_joined(found), np.argsort(np.concatenate(rows)))
+
+    def drop(self, places: Numbers) -> None:
         """Let go of requests that the target has, so that their memory is freed while it works."""
-        for place in places:
-            self.requests[place] = DONE
+        parts = np.searchsorted(self._begins, places, "right") - 1
+        for part, count in zip(*np.unique(parts, return_counts=True), strict=True):
+            held = self._parts[part]
+            self._left[part] -= int(count)
+            if not self._left[part]:
+                self._parts[part] = None
+            elif isinstance(held, list):  # arrays are large
+                for place in places[parts == part] - self._begins[part]:
+                    held[place] = DONE
+
+
+def gathered(requests: Sequence[Request]) -> Requests:
+    """Requests of one kind as a batcher takes them."""
+    if isinstance(requests, Tokens):
+        return requests
+    arrays = [one for one in requests if isinstance(one, Given)]
+    return arrays or Tokens.of([one for one in requests if isinstance(one, Encoded)])
+
+
+def _taken(held: Requests | None, places: Numbers) -> Requests:
+    assert held is not None, "the target has them"
+    return held.take(places) if isinstance(held, Tokens) else [held[place] for place in places]
+
+
+def _joined(parts: list[Requests]) -> Requests:
+    tokens = [part for part in parts if isinstance(part, Tokens)]
+    return Tokens.joined(tokens) if tokens else list(chain.from_iterable(parts))  # type: ignore[arg-type]

@@ -97,7 +97,7 @@ def _null_token(call: Call, windows: list[list[Window]], needed: bool) -> int | 
     return null
 
 
-def _require_pairs(listed: list[Any], first: int) -> list[tuple[str, str]]:
+def _require_pairs(listed: Sequence[Any], first: int) -> list[tuple[str, str]]:
     for number, one in enumerate(listed, first):
         pair = isinstance(one, (tuple, list)) and len(one) == 2
         if not pair or not all(isinstance(part, str) and part for part in one):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ def classify(
     return classified(call, call.drawn(texts, pairs=True), prompt, raw)
 
 
-def classified(call: Call, listed: list[Any], prompt: str | None, raw: bool = False) -> list[Classification]:
+def classified(call: Call, listed: Sequence[Any], prompt: str | None, raw: bool = False) -> list[Classification]:
     """The classification of each text, or of each pair.
 
     Args:

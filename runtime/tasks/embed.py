@@ -36,7 +36,7 @@ def embed(
     listed = call.drawn(texts)
     vectors = np.empty((len(listed), dimensions or width), np.float32)
     for places, rows in call.answered(listed, prompt=one_prompt(call.program, prompt, prompt_name)):
-        vectors[list(places)] = finished(call.program, np.asarray(rows), normalize, dimensions)
+        vectors[places] = finished(call.program, np.asarray(rows), normalize, dimensions)
     return quantised(vectors, kind, bounds)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from headrace.errors import InputError
 from headrace.ir import Program, Task
-from headrace.runtime.places import Places, once
+from headrace.runtime.places import Numbers, Places, once
 from headrace.tasks import answering
 
 if TYPE_CHECKING:
@@ -130,11 +130,11 @@ class Call:
         """How wide the task's raw output is."""
         return answering(self.program, self.task).width
 
-    def drawn(self, given: Any, pairs: bool = False) -> list[Any]:
-        """The texts or arrays that were given, one alone as a list of one."""
-        return list(self.reader.drawn(given, pairs=pairs))
+    def drawn(self, given: Any, pairs: bool = False) -> Sequence[Any]:
+        """The texts or arrays that were given, one alone as a list of one; ids in one array as `Ragged`."""
+        return self.reader.listed(given, pairs=pairs)
 
-    def once(self, listed: list[Any], texts: Sequence[int] | None = None) -> tuple[list[Any], Places]:
+    def once(self, listed: Sequence[Any], texts: Sequence[int] | None = None) -> tuple[Sequence[Any], Places]:
         """Each of the requests once, and where it stands among all: the same is computed once.
 
         Args:
@@ -142,12 +142,12 @@ class Call:
         """
         return once(listed, self.first, texts)
 
-    def rows(self, listed: list[Any], texts: Sequence[int] | None = None, **options: Any) -> list[Array]:
+    def rows(self, listed: Sequence[Any], texts: Sequence[int] | None = None, **options: Any) -> list[Array]:
         """The raw output of each, in order. Some are read while others run; options are the reader's."""
         kept, places = self.once(listed, texts)
         return self.rows_of(self._parts(kept, places, options), len(kept), places)
 
-    def answered(self, listed: list[Any], **options: Any) -> Iterator[tuple[Sequence[int], Rows]]:
+    def answered(self, listed: Sequence[Any], **options: Any) -> Iterator[tuple[Numbers, Rows]]:
         """`rows` as they come, by their places: what comes is good until the next is asked for."""
         kept, places = self.once(listed)
         parts = self._parts(kept, places, options)
@@ -155,8 +155,8 @@ class Call:
         return (places.step(*step) for step in steps)
 
     def answered_together(
-        self, tasks: Sequence[Task], listed: list[Any], requests: dict[int, Request], **options: Any
-    ) -> Iterator[tuple[Sequence[int], list[Rows]]]:
+        self, tasks: Sequence[Task], listed: Sequence[Any], requests: dict[int, Request], **options: Any
+    ) -> Iterator[tuple[Numbers, list[Rows]]]:
         """`answered` of several tasks in one pass, whose raw outputs come in the order of the tasks.
 
         Args:
@@ -197,7 +197,7 @@ class Call:
         return self.reader
 
     def _parts(
-        self, kept: list[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
+        self, kept: Sequence[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
     ) -> Iterator[Sequence[Request]]:
         sizes = self.engine.sizes(*(tasks or (self.task,)))
         return self.reader.ahead(kept, places=places, sizes=sizes, truncate=self.truncate, **options)

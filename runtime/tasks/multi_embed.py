@@ -55,7 +55,7 @@ def length_of(rules: Interaction, side: str) -> int | None:
 
 
 def _filled(
-    parts: Iterator[list[Encoded]], rules: Interaction, side: str, scoring: list[NDArray[np.bool_]]
+    parts: Iterator[Sequence[Encoded]], rules: Interaction, side: str, scoring: list[NDArray[np.bool_]]
 ) -> Iterator[Sequence[Encoded]]:
     """Queries filled up, as they come; which tokens of each score is added to `scoring`."""
     for part in parts:

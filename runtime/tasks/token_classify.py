@@ -100,7 +100,7 @@ def token_classify(
     ]
 
 
-def _encoded(call: Call, listed: list[Any], whole: bool) -> list[Encoded]:
+def _encoded(call: Call, listed: Sequence[Any], whole: bool) -> list[Encoded]:
     """The texts' tokens with spans, within the model's bound or whole."""
     reader = call.texts()
     if not whole and all(isinstance(text, str) for text in listed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def zero_shot_classify(
     return [_classification(wanted, one) for one in scores]
 
 
-def _encoded(call: Call, texts: list[str], hypotheses: list[str]) -> list[Encoded]:
+def _encoded(call: Call, texts: Sequence[str], hypotheses: list[str]) -> list[Encoded]:
     """Each text with each hypothesis; where long texts are cut, the text gives way and never the hypothesis."""
     cuts = read_truncate(call.program.facts.text.truncates if call.truncate is None else call.truncate, pairs=False)
     reader, found, shortened = call.texts(), list[Encoded](), list[int]()

@@ -1,8 +1,11 @@
-"""One tokenised request."""
+"""Tokenised requests: one, and many in whole arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,3 +63,83 @@ class Encoded:
         types = None if self.types is None else self.types[places]
         spans = self.spans.only(places) if self.spans else None
         return Encoded(self.ids[places], types, spans, len(self.ids) - len(places))
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens(Sequence[Encoded]):
+    """Many requests in whole arrays: what is done with them takes no step a request.
+
+    Attributes:
+        ids: integers [tokens], of one request after another.
+        lengths: how many each has, int64 [requests].
+        types: token types, integers [tokens], or None for zeros.
+        unseen: as of `Encoded`, int64 [requests], or None where each token is attended to.
+    """
+
+    ids: NDArray[np.integer[Any]]
+    lengths: NDArray[np.int64]
+    types: NDArray[np.integer[Any]] | None = None
+    unseen: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, requests: Sequence[Encoded]) -> Tokens:
+        """Those requests, without their spans."""
+        if isinstance(requests, Tokens):
+            return requests
+        ids, types = [one.ids for one in requests], [one.types for one in requests]
+        unseen = [one.unseen for one in requests]
+        typed = any(own is not None for own in types)
+        return cls(
+            np.concatenate(ids) if ids else np.empty(0, np.int64),
+            np.fromiter(map(len, ids), np.int64, len(ids)),
+            np.concatenate([_or_zeros(own, len(one)) for own, one in zip(types, ids, strict=True)]) if typed else None,
+            np.array(unseen, np.int64) if any(unseen) else None,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Tokens]) -> Tokens:
+        """The requests of one after those of another."""
+        typed = any(part.types is not None for part in parts)
+        hides = any(part.unseen is not None for part in parts)
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([_or_zeros(part.types, len(part.ids)) for part in parts]) if typed else None,
+            np.concatenate([_or_zeros(part.unseen, len(part)) for part in parts]) if hides else None,
+        )
+
+    @cached_property
+    def begins(self) -> NDArray[np.int64]:
+        """Where each request begins in `ids`, int64 [requests]."""
+        return self.lengths.cumsum() - self.lengths
+
+    def take(self, places: NDArray[np.int64]) -> Tokens:
+        """The requests at those places, in that order."""
+        lengths = self.lengths[places]
+        ends = lengths.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        token = np.arange(total) + (self.begins[places] - ends + lengths).repeat(lengths)
+        types = None if self.types is None else self.types.take(token)
+        return Tokens(self.ids.take(token), lengths, types, None if self.unseen is None else self.unseen[places])
+
+    def __len__(self) -> int:
+        """How many requests."""
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, place: int) -> Encoded: ...
+    @overload
+    def __getitem__(self, place: slice) -> Tokens: ...
+    def __getitem__(self, place: int | slice) -> Encoded | Tokens:
+        """One request, or some."""
+        if isinstance(place, slice):
+            return self.take(np.arange(len(self))[place])
+        begin, length = int(self.begins[place]), int(self.lengths[place])
+        own = slice(begin, begin + length)
+        types = None if self.types is None else self.types[own].astype(np.int64, copy=False)
+        unseen = 0 if self.unseen is None else int(self.unseen[place])
+        return Encoded(self.ids[own].astype(np.int64, copy=False), types, unseen=unseen)
+
+
+def _or_zeros(values: NDArray[Any] | None, count: int) -> NDArray[Any]:
+    return np.zeros(count, np.int64) if values is None else values

@@ -17,12 +17,13 @@ from tokenizers import normalizers
 from headrace.errors import InputError, warn
 from headrace.ir import Program, Role
 from headrace.runtime.places import IN_ORDER, Places
+from headrace.runtime.ragged import Ragged, as_ragged
 from headrace.runtime.text.bounds import Bound, find_bound
 from headrace.runtime.text.chat import Chat, common_end
 from headrace.runtime.text.columns import unpacked
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.text.fits import Fits
-from headrace.runtime.text.ids import are_ids, read_ids, read_request
+from headrace.runtime.text.ids import are_ids, read_ids, read_requests
 from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.reading import Part, Reading
@@ -93,6 +94,11 @@ class Texts:
             )
         return iter(texts)
 
+    def listed(self, texts: Any, pairs: bool = False) -> Sequence[Any]:
+        """`drawn`, all at once; ids of many requests in one array stay there."""
+        whole = as_ragged(texts)
+        return list(self.drawn(texts, pairs)) if whole is None else whole
+
     def bounded(self, max_length: int) -> Texts:
         """The same reader, of texts of at most so many tokens, over what the folder or its maker says.
 
@@ -121,7 +127,7 @@ class Texts:
         """The tokens of a text at most."""
         return self._bound.length
 
-    def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[list[Encoded]]]:
+    def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[Tokens]]:
         """The requests of a call on token ids; see `read_ids`."""
         return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
 
@@ -145,7 +151,7 @@ class Texts:
         places: Places = IN_ORDER,
         sizes: Sizes = PACKED,
         cuttable: bool = True,
-    ) -> Iterator[list[Encoded]]:
+    ) -> Iterator[Sequence[Encoded]]:
         """Token ids of each text, or of each pair of texts, in parts: the next are read while one is used.
 
         Args:
@@ -165,6 +171,10 @@ class Texts:
             InputTooLongError: a text longer than the bound that is not to be truncated.
         """
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
+        if isinstance(texts, Ragged) and len(texts):
+            self._require_alone(bool(prompt), offsets, places.number(0))
+            yield from read_ids(self._program, texts, None, self._bound, sizes, places.first)[1]
+            return
         _require(self._tokenizer, offsets)
         cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs)
         before = "" if offsets else find_prompt(self._program, prompt)
@@ -234,14 +244,11 @@ class Texts:
         return found
 
     def _part(self, texts: Sequence[Any], span: range, reading: Reading) -> Part:
-        numbers, requests, given = [], [], dict[int, Encoded]()
-        for place, request in enumerate(span):
-            number = reading.places.number(request)
-            if are_ids(texts[request]):
-                given[place] = self._given(texts[request], reading, number)
-            else:
-                numbers.append(number)
-                requests.append(self._request(texts[request], reading, number))
+        ids = [place for place, request in enumerate(span) if are_ids(texts[request])]
+        given = dict(zip(ids, self._given(texts, [span[place] for place in ids], reading), strict=True))
+        others = [request for place, request in enumerate(span) if place not in given]
+        numbers = [reading.places.number(request) for request in others]
+        requests = [self._request(texts[other], reading, number) for other, number in zip(others, numbers, strict=True)]
         longest, side = self._bound.length, self._tokenizer.truncation_side
         if longest is None:
             return Part(numbers, requests, [Piece(parts) for parts in requests], given, reading.cuttable)
@@ -249,19 +256,26 @@ class Texts:
         pieces = [clip(parts, first_size(longest), side, strategy) for parts in requests]
         return Part(numbers, requests, pieces, given, reading.cuttable)
 
-    def _given(self, ids: Any, reading: Reading, number: int) -> Encoded:
-        """A request that came as token ids."""
-        if reading.offsets:
+    def _given(self, texts: Sequence[Any], places: list[int], reading: Reading) -> Sequence[Encoded]:
+        """The requests at those places, which came as token ids."""
+        numbers = [reading.places.number(place) for place in places]
+        if numbers:
+            self._require_alone(reading.prompted, reading.offsets, numbers[0])
+        return read_requests(self._program, [texts[place] for place in places], numbers, self._bound)
+
+    @staticmethod
+    def _require_alone(prompted: bool, offsets: bool, number: int) -> None:
+        """Refuse token ids where something of a text is asked for."""
+        if offsets:
             raise InputError(
                 f"Request {number} is token ids, and the answer is parts of a text. Pass the text, or call the model "
                 "itself on the ids, for its logits."
             )
-        if reading.prompted:
+        if prompted:
             raise InputError(
                 f"Request {number} is token ids, which are taken as they are: no prompt goes before them. Put its ids "
                 "before them, or pass the text."
             )
-        return read_request(self._program, ids, number, self._bound)
 
     def _finished(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> list[Encoded]:
         """The requests of a part, of what its pieces were read as: each whole or truncated, and checked."""

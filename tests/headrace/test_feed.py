@@ -30,6 +30,18 @@ def test_padding_on_the_left_moves_no_position() -> None:
     assert found[Role.TYPES].tolist() == [[0, 0, 1], [0, 0, 0]]
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_what_none_attends_to_is_padding_to_the_mask_alone(left: bool) -> None:
+    lengths, unseen = np.array([3, 2, 4]), np.array([1, -2, 0])
+    found = feed.pad(np.arange(1, 10), lengths, width=5, left=left, unseen=unseen)
+    for row, (length, hidden) in enumerate(zip(lengths, unseen, strict=True)):
+        begin = 5 - length if left else 0
+        mask = np.zeros(5, np.int64)
+        mask[begin - min(hidden, 0) : begin + length - max(hidden, 0)] = 1
+        assert found[Role.PADDING][row].tolist() == mask.tolist()
+        assert found[Role.POSITIONS][row, begin : begin + length].tolist() == list(range(length))
+
+
 def test_a_packed_row_has_what_the_program_takes() -> None:
     program = facts(
         inputs=token_inputs("input_ids", "position_ids", OFFSETS), positions=Positions(PositionSource.INPUT, 2)

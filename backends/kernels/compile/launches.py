@@ -15,11 +15,11 @@ from headrace.backends.kernels.attention.paged_kernel import attend_paged, join_
 from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
-from headrace.backends.kernels.pipeline import with_kernels
-from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.linear_few.kernel import multiply_few
 from headrace.backends.kernels.linear_few.match import LINEAR_ANY
 from headrace.backends.kernels.linear_few.op import FEW, few_multiplied
+from headrace.backends.kernels.pipeline import with_kernels
+from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.rotary import into_cache
 from headrace.backends.kernels.rotary.into_cache import rotate_into_cache
 from headrace.backends.kernels.rotary.match import ROTATE, ROTATE_INTO

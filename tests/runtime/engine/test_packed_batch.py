@@ -19,7 +19,7 @@ from headrace.ir import OFFSETS, Layout, Positions, PositionSource
 from headrace.runtime.engine import padded_batch
 from headrace.runtime.engine.engine import Engine
 from headrace.runtime.engine.packed_batch import assemble, plan, row_of, rows
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.text.prefetch import PACKED
 from headrace.runtime.tools.inspect.report import explain
 from tests.conformance import oracle
@@ -52,7 +52,7 @@ def test_no_row_passes_the_users_budget(lengths: list[int], budget: int) -> None
 
 def test_a_longer_request_has_a_row_of_its_own() -> None:
     steps = list(plan([3, 5000, 4], made(), step_tokens=512))
-    assert [step.requests for step in steps] == [(1,), (2, 0)]
+    assert [step.requests.tolist() for step in steps] == [[1], [2, 0]]
     assert steps[0].length == 5120
 
 
@@ -66,15 +66,39 @@ def test_few_rows(tokens: int, row: int) -> None:
 
 def test_what_a_long_one_leaves_is_filled_by_shorter_ones() -> None:
     steps = plan([60, 50, 30, 9, 4, 9], made(), step_tokens=100)
-    assert [step.requests for step in steps] == [(0, 2, 3), (1, 5, 4)]
+    assert [step.requests.tolist() for step in steps] == [[0, 2, 3], [1, 5, 4]]
+
+
+def greedy(lengths: list[int], budget: int, most: int) -> list[list[int]]:
+    """The plan, a request at a time: the longest, then again and again the longest that still fits."""
+    order, found = sorted(range(len(lengths)), key=lambda request: (-lengths[request], request)), []
+    while order:
+        held = [order.pop(0)]
+        while len(held) < most:
+            room = budget - sum(lengths[request] for request in held)
+            if (fits := next((request for request in order if lengths[request] <= room), None)) is None:
+                break
+            order.remove(fits)
+            held.append(fits)
+        found.append(held)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 9) | st.none(), st.integers(1, 600))
+def test_requests_of_one_length_are_taken_together_as_one_at_a_time(
+    lengths: list[int], batch_size: int | None, budget: int
+) -> None:
+    steps = plan(lengths, made(), step_tokens=budget, batch_size=batch_size)
+    assert [step.requests.tolist() for step in steps] == greedy(lengths, budget, batch_size or len(lengths))
 
 
 def test_positions_begin_anew_and_filling_belongs_to_none() -> None:
     """P8: the RoBERTa family starts past its padding id in every sequence."""
     program = made("input_ids", "position_ids", "token_type_ids", offset=2)
     (step,) = plan([2, 3], program, step_tokens=512)
-    requests = [Encoded(np.array([7, 8]), np.array([0, 1])), Encoded(np.array([4, 5, 6]))]
-    inputs = assemble(step, requests, program)
+    requests = Tokens.of([Encoded(np.array([7, 8]), np.array([0, 1])), Encoded(np.array([4, 5, 6]))])
+    inputs = assemble(requests.take(step.requests), step.length, program)
     assert inputs["input_ids"].tolist() == [[4, 5, 6, 7, 8] + [0] * 11]
     assert inputs["position_ids"].tolist() == [[2, 3, 4, 2, 3] + [2] * 11]
     assert inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1] + [0] * 11]
@@ -85,11 +109,11 @@ def test_positions_begin_anew_and_filling_belongs_to_none() -> None:
 def test_one_request_has_an_empty_neighbour() -> None:
     program = made("input_ids")
     (step,) = plan([3], program, step_tokens=512)
-    inputs = assemble(step, [Encoded(np.array([7, 8, 9]))], program)
+    inputs = assemble(Tokens.of([Encoded(np.array([7, 8, 9]))]), step.length, program)
     assert inputs[OFFSETS].tolist() == [0, 3, 3]
     output = np.arange(32).reshape(1, 16, 2)
-    assert [one.tolist() for one in rows(step, [3], output, True)] == [output[0, :3].tolist()]
-    assert [one.tolist() for one in rows(step, [3], output[0, :2], False)] == [[0, 1]]
+    assert [one.tolist() for one in rows(step, np.array([3]), output, True)] == [output[0, :3].tolist()]
+    assert [one.tolist() for one in rows(step, np.array([3]), output[0, :2], False)] == [[0, 1]]
 
 
 CASES = {
@@ -156,7 +180,7 @@ def test_padded_requests_of_like_length_meet_from_all_over_the_list(analysed: An
     lengths, program = [len(one) for one in requests], model.engine.lane("embed").program
     planned = padded_batch.plan(lengths, program, step_tokens=model.engine.backend.step_tokens)
     assert sum(lengths) > PACKED.first
-    assert model.engine.lane("embed").executable.calls - before == len(planned)
+    assert model.engine.lane("embed").executable.calls - before == len(list(planned))
 
 
 def test_an_error_ends_the_reading(analysed: Any) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.ir import Limits, PaddingRule, Positions, PositionSource, Program
 from headrace.runtime.engine.padded_batch import assemble, bucket, plan
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Encoded, Tokens
 from tests.synthetic import facts as made_program
 from tests.synthetic import token_inputs
 
@@ -23,7 +23,7 @@ def of(padding: PaddingRule = PaddingRule.EXACT, longest: int | None = 300, **fa
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 9) | st.none(), st.sampled_from(list(PaddingRule)))
 def test_every_request_runs_once(lengths: list[int], batch_size: int | None, padding: PaddingRule) -> None:
-    steps = plan(lengths, of(padding), step_tokens=512, batch_size=batch_size)
+    steps = list(plan(lengths, of(padding), step_tokens=512, batch_size=batch_size))
     assert sorted(i for step in steps for i in step.requests) == list(range(len(lengths)))
     for step in steps:
         assert step.length >= max(lengths[i] for i in step.requests)
@@ -42,7 +42,7 @@ def test_no_step_passes_the_budget(lengths: list[int], budget: int) -> None:
 
 def test_longest_first_and_order_kept_among_equals() -> None:
     steps = plan([3, 300, 5, 9, 4], of(), step_tokens=1024, batch_size=2)
-    assert [step.requests for step in steps] == [(1, 3), (0, 2), (4,)]
+    assert [step.requests.tolist() for step in steps] == [[1, 3], [0, 2], [4]]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_padding_takes_the_first_position_and_the_mask_says_what_it_is() -> None
         positions=Positions(PositionSource.INPUT, 2, 20),
     )
     (step,) = plan([2, 3], made, step_tokens=512)
-    inputs = assemble(step, [Encoded(np.array([7, 8])), Encoded(np.array([4, 5, 6]))], made)
+    inputs = assemble(Tokens.of([Encoded(np.array([7, 8])), Encoded(np.array([4, 5, 6]))]), step.length, made)
     assert set(inputs) == {"input_ids", "attention_mask", "position_ids"}
     assert inputs["attention_mask"].tolist() == [[1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0]]
     assert inputs["position_ids"].tolist() == [[2, 3, 2, 2, 2, 2, 2, 2], [2, 3, 4, 2, 2, 2, 2, 2]]

@@ -80,3 +80,25 @@ def test_coheres_client(running: Running, models: Any) -> None:
         found = client.rerank(model="ranker", query="w5 w6", documents=documents, top_n=2, **more).results
         assert [one.index for one in found] == [one.index for one in wanted]
         np.testing.assert_allclose([one.relevance_score for one in found], [one.score for one in wanted], atol=1e-5)
+
+
+def test_litellm(running: Running, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network while it is imported
+    litellm = pytest.importorskip("litellm")
+    texts, documents = ["a cat", "tax law"], ["w5 w6 w7", "w8", "w9 w9"]
+    found = litellm.embedding(model="openai/minilm", input=texts, api_base=f"{running.url}/v1", api_key="none")
+    np.testing.assert_allclose([one["embedding"] for one in found.data], models["minilm"].embed(texts), atol=1e-5)
+    ranked = litellm.rerank(
+        model="cohere/ranker", query="w5 w6", documents=documents, top_n=2, api_base=f"{running.url}/v1/rerank",
+        api_key="none",
+    )  # fmt: skip
+    wanted = models["ranker"].rank("w5 w6", documents, top_k=2)
+    assert [one["index"] for one in ranked.results] == [one.index for one in wanted]
+    np.testing.assert_allclose(
+        [one["relevance_score"] for one in ranked.results], [one.score for one in wanted], atol=1e-5
+    )
+    said = litellm.completion(
+        model="openai/writer", messages=[{"role": "user", "content": "w5 w6"}], max_tokens=3,
+        api_base=f"{running.url}/v1", api_key="none", temperature=0,
+    )  # fmt: skip
+    assert said.usage.completion_tokens == 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
-from headrace.runtime.text.prefetch import AHEAD, PACKED, WHOLE, Sizes, in_parts, made_ahead, padded
+from headrace.runtime.text.prefetch import AHEAD, PACKED, WHOLE, Sizes, in_parts, made_ahead, padded, parts_of
 
 FIRST, LARGEST = int(PACKED.first), int(PACKED.largest)
 
@@ -16,6 +17,7 @@ FIRST, LARGEST = int(PACKED.first), int(PACKED.largest)
 @pytest.mark.parametrize("sizes", [PACKED, WHOLE, padded(512), padded(16384)])
 def test_parts_come_in_order_and_hold_everything(tokens: list[int], sizes: Sizes) -> None:
     parts = list(in_parts(tokens, sizes))
+    assert list(parts_of(np.array(tokens, np.int64), sizes)) == parts
     assert [place for part in parts for place in part] == list(range(len(tokens)))
     assert all(parts)
     assert sizes is not WHOLE or len(parts) == bool(tokens)

@@ -14,9 +14,8 @@ from headrace import graphs
 from headrace.backends.interface import Backend
 from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program
 from headrace.runtime.engine import packed_batch, padded_batch
-from headrace.runtime.engine.padded_batch import Step
 from headrace.runtime.state.model_state import state_class
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.tools.parity.record.exact import exact_output
 from headrace.runtime.tools.parity.rule import Array
 
@@ -28,8 +27,8 @@ STEP_TOKENS = 1 << 17
 def alone(program: Program, requests: Sequence[Encoded], run: Callable[[dict[str, Tensor]], Tensor]) -> list[Array]:
     """The output for each request of a padded program, alone and unpadded: [tokens, width], or [width]."""
     found = []
-    for place, request in enumerate(requests):
-        inputs = padded_batch.assemble(Step((place,), request.length), requests, program)
+    for request in requests:
+        inputs = padded_batch.assemble(Tokens.of([request]), request.length, program)
         output = run({name: torch.from_numpy(array) for name, array in inputs.items()})
         found.append(output[0].double().numpy())
     return found
@@ -39,11 +38,11 @@ def together(program: Program, requests: Sequence[Encoded], run: Run) -> list[Ar
     """The output for each request, run together as the program's layout has it."""
     batcher: Any = packed_batch if program.form.layout is Layout.PACKED else padded_batch
     per_token = program.signature.outputs[0].kind in PER_TOKEN_OUTPUTS
-    lengths = [request.length for request in requests]
+    tokens = Tokens.of(requests)
     found: list[Array] = [np.empty(0)] * len(requests)
-    for step in batcher.plan(lengths, program, step_tokens=STEP_TOKENS):
-        output = np.asarray(run(batcher.assemble(step, requests, program)))
-        for request, rows in zip(step.requests, batcher.rows(step, lengths, output, per_token), strict=True):
+    for step in batcher.plan(tokens.lengths, program, step_tokens=STEP_TOKENS):
+        output = np.asarray(run(batcher.assemble(tokens.take(step.requests), step.length, program)))
+        for request, rows in zip(step.requests, batcher.rows(step, tokens.lengths, output, per_token), strict=True):
             found[request] = rows.astype(np.float64)
     return found
 
