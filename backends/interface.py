@@ -81,6 +81,11 @@ class Backend(Protocol):
 class Memory(Protocol):
     """A backend that holds what lives between steps: the caches of cached programs, as its executables take them."""
 
+    pools: bool
+    """Whether it runs cached programs that pool the rows of a text as its pieces come."""
+    tensors: bool
+    """Whether caches and outputs are tensors of torch, else they are arrays of numpy."""
+
     @property
     def cache_bytes(self) -> int:
         """What all caches of a program may take, where the caller sets no bound."""

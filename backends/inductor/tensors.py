@@ -23,6 +23,7 @@ class OnTensors:
     libraries: tuple[str, ...] = ("torch",)
     runs_code = True
     layout = Layout.PADDED
+    pools, tensors = True, True
 
     @property
     def target(self) -> Target:

@@ -18,6 +18,7 @@ from headrace.errors import LoadError
 from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
+from headrace.frontend.load.decoding import config_text
 from headrace.frontend.load.flag_embedding import FILES as TOKEN_LAYERS
 from headrace.frontend.load.flag_embedding import token_interaction, unweighed, with_token_scores
 from headrace.frontend.load.interaction import read_interaction
@@ -53,6 +54,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "voca
 # What a tokenizer's configuration may name a file by.
 VOCABULARIES = frozenset({"vocab", "merges", "vocab_file", "merges_file", "spm_file", "tokenizer_file"})
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def _require_template(text: TextRules, tokenizer: Any) -> None:
 
 def _side_files(folder: Path, weights: Path) -> dict[str, str | None]:
     """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
-    found = [(weights, name) for name in ("config.json", *TRANSFORMER_FILES)]
+    found = [(weights, name) for name in ("config.json", GENERATION, *TRANSFORMER_FILES)]
     found += [(folder, name) for name in (MODULES, SETTINGS)]
     found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
     there = [(where, name) for where, name in found if (where / name).is_file()]
@@ -284,6 +286,8 @@ def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any) -> Check
     config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
     name = f"a {module.__class__.__name__} module"
     side = {} if config is None else {"config.json": config.to_json_string(use_diff=False)}
+    if (generation := config_text(module)) is not None:
+        side[GENERATION] = generation
     return Checkpoint(name, module, config, tokenizer, None, (), side)
 
 
