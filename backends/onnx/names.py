@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from typing import NamedTuple
 
-from headrace.ir import CROSS, Cache, CacheKind, OutputKind, Role
+from headrace.ir import CROSS, CacheKind, OutputKind, Program, Role
 
 BATCH, SEQUENCE = "batch_size", "sequence_length"
 # Of tokens that were run before, and of those with the new ones.
@@ -45,13 +45,26 @@ class Past(NamedTuple):
         return tuple({PAST: length, BATCH: batch}.get(str(size), size) for size in self.sizes)  # type: ignore[arg-type]
 
 
-def pasts(caches: Sequence[Cache]) -> dict[str, Past]:
-    """The names of a program's caches: pairs of keys and values are numbered in the order in which they are read."""
+# Of states, by the operator that keeps one.
+STATES = {"causal_conv1d": "conv", "token_shift": "shift", "selective_scan": "ssm", "chunk_scan": "ssm"}
+RECURRENT = "recurrent"
+
+
+def pasts(program: Program) -> dict[str, Past]:
+    """The names of a cached program's caches.
+
+    Pairs of keys and values are numbered in the order in which they are read, and so are states of each kind.
+    """
+    caches, made = program.form.caches, dict[str, Past]()
     paged = [one for one in caches if one.kind is CacheKind.PAGED and one.group != CROSS.name]
-    made = {}
     for order, cache in enumerate(paged):
         layer, what = order // 2, ("key", "value")[order % 2]
         heads, width = cache.sizes
         sizes = (BATCH, heads, PAST, width)
         made[cache.name] = Past(f"past_key_values.{layer}.{what}", f"present.{layer}.{what}", sizes)
-    return made
+    rows, counts = [one for one in caches if one.kind is CacheKind.ROW], Counter[str]()
+    for cache, spec in zip(rows, program.nodes.recurrent, strict=True):
+        kind = STATES.get(spec.operator, RECURRENT)
+        made[cache.name] = Past(f"past_{kind}.{counts[kind]}", f"present_{kind}.{counts[kind]}", (BATCH, *cache.sizes))
+        counts[kind] += 1
+    return {cache.name: made[cache.name] for cache in caches if cache.name in made}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.backends.onnx import names
 from headrace.backends.onnx.session import FIXED, Session
 from headrace.errors import ArtifactError, TargetError
-from headrace.ir import OutputKind, Program, Role
+from headrace.ir import Cache, CacheKind, OutputKind, Program, Role
 
 Array = NDArray[Any]
 LOGITS = names.OUTPUTS[OutputKind.VOCABULARY_LOGITS]
@@ -65,7 +65,7 @@ class PastExecutable:
             )
         self.calls = 0
         self._session, self._program, self._keep = session, program, keep
-        self._pasts = names.pasts(program.form.caches)
+        self._pasts = names.pasts(program)
         wanted = [name for past in self._pasts.values() for name in (past.before, past.after)]
         if lacking := [name for name in wanted if name not in {*session.inputs, *session.outputs}]:
             raise ArtifactError(f"{session.path} has no {lacking[0]}, which the program keeps between its steps.")
@@ -118,14 +118,23 @@ class PastExecutable:
             names.POSITIONS: batch.context[:, None].astype(np.int64) + np.arange(batch.places.shape[1]),
         }
         for cache in self._program.form.caches:
-            table = given[Role.BLOCKS][self._group(cache.group), batch.order]
-            feeds[self._pasts[cache.name].before] = read(caches[cache.name], table, batch)
+            feeds[self._pasts[cache.name].before] = self._before(cache, caches[cache.name], batch, given)
         outputs = [LOGITS, *(past.after for past in self._pasts.values())]
         logits, *presents = self._session.run_for(feeds, outputs)
         for cache, present in zip(self._program.form.caches, presents, strict=True):
-            slots = given[Role.SLOTS][self._group(cache.group)][batch.places]
-            write(caches[cache.name], slots, present[:, :, batch.past :])
+            if cache.kind is CacheKind.ROW:
+                caches[cache.name][given[Role.ROWS][batch.order]] = present
+            else:
+                slots = given[Role.SLOTS][self._group(cache.group)][batch.places]
+                write(caches[cache.name], slots, present[:, :, batch.past :])
         return logits
+
+    def _before(self, cache: Cache, held: Array, batch: Batch, given: Mapping[Role, Array]) -> Array:
+        """What a cache holds of a batch's sequences; a state of one that begins is of nothing."""
+        if cache.kind is CacheKind.ROW:
+            fresh = (batch.context == 0).reshape(-1, *[1] * (held.ndim - 1))
+            return np.where(fresh, np.zeros((), held.dtype), held[given[Role.ROWS][batch.order]])
+        return read(held, given[Role.BLOCKS][self._group(cache.group), batch.order], batch)
 
     def _group(self, name: str | None) -> int:
         return [group.name for group in self._program.form.groups].index(str(name))

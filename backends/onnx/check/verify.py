@@ -76,9 +76,11 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
 
 def _grown(path: Path, program: Program, bound: Bound) -> Iterator[tuple[Check, Case]]:
     """A batch at a time: prompts that grow, against the program on each text alone and whole."""
-    session, pasts = Session(path, (HOST,), mapped=data_of(path).is_file()), names.pasts(program.form.caches)
+    session, pasts = Session(path, (HOST,), mapped=data_of(path).is_file()), names.pasts(program)
     whole = functools.cache(functools.partial(_whole, program))
     for case in make_cases(program, lengths_only=False):
+        if program.nodes.recurrent and not case.left and len({*map(len, case.ids)}) > 1:
+            continue  # a state has no place for padding between a prompt and what follows
         wanted, worst = [whole(own) for own in case.ids], Distance(0.0, 1.0)
         found = grown(case, session, pasts)
         for rows, right in zip(found, wanted, strict=True):

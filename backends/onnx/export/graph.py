@@ -19,7 +19,8 @@ from headrace import debug, graphs
 from headrace.backends.onnx import names
 from headrace.backends.onnx.export.finish import finish
 from headrace.backends.onnx.export.inputs import compute_positions, take_lengths
-from headrace.backends.onnx.export.past import PastTranslation, give_past, measured_by_ids
+from headrace.backends.onnx.export.past import give_past, translatable
+from headrace.backends.onnx.export.recurrence import FUNCTIONAL, StateTranslation
 from headrace.backends.onnx.export.simplify import simplify
 from headrace.backends.onnx.export.translate import table
 from headrace.backends.onnx.profiles import Form, Profile
@@ -71,7 +72,7 @@ Specs = dict[ir.Node, AttentionSpec]
 
 def _without_past(program: Program, profile: Profile) -> tuple[ir.Model, Specs]:
     translations = table(profile)
-    _refuse_unknown(program, translations)
+    _refuse_unknown(program.graph, translations)
     _refuse_inputs(program)
     model = _exported(program, program.graph, profile, translations)
     simplified(model)
@@ -87,10 +88,11 @@ def _without_past(program: Program, profile: Profile) -> tuple[ir.Model, Specs]:
 
 
 def _with_past(program: Program, profile: Profile, last: bool) -> tuple[ir.Model, Specs]:
-    made = PastTranslation(profile)
+    made = StateTranslation(profile)
     translations = made.table()
-    _refuse_unknown(program, translations)
-    model = _exported(program, measured_by_ids(program), profile, translations)
+    exported = translatable(program, FUNCTIONAL)
+    _refuse_unknown(exported, translations)
+    model = _exported(program, exported, profile, translations)
     outputs = give_past(model, program, made, last)
     simplified(model)
     _name_outputs(model, outputs)
@@ -122,15 +124,16 @@ def simplified(model: ir.Model) -> None:
 def _reason(program: Program, message: str) -> str:
     """The operator that has no translation, else the node at which torch's exporter fails, and how."""
     if missing := UNTRANSLATED.search(message):
-        return f"torch has no translation of {missing[1]}"
+        held = [node.name for node in program.graph.graph.nodes if str(node.target).startswith(missing[1])]
+        return f"torch has no translation of {', '.join(held[:1])} ({missing[1]})"
     executed, said = EXECUTED.search(message), RAISED.search(message)
     node = next((n for n in program.graph.graph.nodes if executed and n.name == executed[1]), None)
     where = f"at {node.name} ({node.target})" if node is not None else "at no node that it names"
     return f"torch's exporter fails {where}{f': {said[1].strip()}' if said else ''}"
 
 
-def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:
-    ours = [node for node in program.graph.graph.nodes if getattr(node.target, "namespace", "") == "headrace"]
+def _refuse_unknown(exported: ExportedProgram, translations: dict[Any, Any]) -> None:
+    ours = [node for node in exported.graph.nodes if getattr(node.target, "namespace", "") == "headrace"]
     if unknown := [f"{node.name} ({node.target})" for node in ours if node.target not in translations]:
         raise TargetError(
             f"The program holds {', '.join(unknown[:5])}{' ...' * (len(unknown) > 5)}, which the target onnx cannot "

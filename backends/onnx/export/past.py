@@ -8,9 +8,11 @@ keys are real, and their positions, is read off `attention_mask` [B, P + L]: pad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from onnx import TensorProto
 from torch import fx
@@ -21,10 +23,24 @@ from headrace.backends.onnx import names
 from headrace.backends.onnx.export.inputs import Tape, give, put_first
 from headrace.backends.onnx.export.translate import Translation, as_function, first
 from headrace.backends.onnx.profiles import Form, Profile
+from headrace.compat.torch import define
 from headrace.errors import TargetError
 from headrace.ir import BiasKind, OutputKind, Program, Role
+from headrace.ops import cached
 from headrace.ops.cached import ATTENTION_PAGED
 
+
+def functional(schema: str) -> str:
+    """The schema of an operator that writes nothing, of one that does, under another name.
+
+    What writes is hidden from translations where torch decomposes what a graph holds beside it.
+    """
+    name, given = schema.split("(", 1)
+    return f"{name}_past(" + re.sub(r"\(\w!\)", "", given)
+
+
+# In place of each operator of a cached program that writes a cache; none is ever run.
+FUNCTIONAL = {ATTENTION_PAGED: define(functional(cached.PAGED_SCHEMA), cached.attention_paged, cached.paged_shape)}
 # Of a cached program's inputs, what is as long as its row of tokens, by the dimension that is.
 ALONG = {Role.POSITIONS: 1, Role.SLOTS: 1, Role.TYPES: 1}
 
@@ -54,10 +70,12 @@ class PastTranslation(Translation):
         # By cache, the first output of the node that makes it, and which of its outputs that is: the exporter takes
         # those away that nothing reads yet.
         self._presents: dict[str, tuple[Any, int]] = {}
+        # Of those the last entries along an axis, where that is what is kept.
+        self._kept: dict[str, tuple[int, int]] = {}
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         """What each operator becomes."""
-        return super().table() | {ATTENTION_PAGED: as_function(self.attention_paged)}
+        return super().table() | {FUNCTIONAL[ATTENTION_PAGED]: as_function(self.attention_paged)}
 
     def attention_paged(  # noqa: PLR0913, PLR0917 - what the operator takes
         self, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, blocks: Any, cu_seqlens: Any,
@@ -100,6 +118,16 @@ class PastTranslation(Translation):
         if place >= len(node.outputs):
             node.resize_outputs(place + 1)
         return node.outputs[place]
+
+    def presents(self, tape: Tape) -> dict[str, ir.Value]:
+        """What each cache holds after the new tokens, as far as it is kept."""
+        found = {cache: self.present(cache) for cache in self._presents}
+        for cache, (axis, count) in self._kept.items():
+            bounds = [tape.constant([bound]) for bound in (-count, np.iinfo(np.int64).max, axis)]
+            found[cache] = tape.op("Slice", [found[cache], *bounds])
+            if axis == 1:  # the last token itself
+                found[cache] = tape.op("Squeeze", [found[cache], tape.constant([1])])
+        return found
 
     def _batched(self, x: Any) -> Any:
         """Rows [T, H, D] as [B, H, L, D]."""
@@ -145,14 +173,19 @@ def given_ids(name: str, *sizes: str) -> ir.Value:
     return ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(ir.DataType.INT64))
 
 
-def measured_by_ids(program: Program) -> ExportedProgram:
-    """The exported program, with the size of its row read off its ids alone: what else has that size is not given."""
+def translatable(program: Program, functional: Mapping[Any, Any]) -> ExportedProgram:
+    """The exported program without what a file has not: operators that write, and sizes of inputs that are not given.
+
+    Args:
+        functional: by operator the one that takes its place.
+    """
     along = {one.name: ALONG[one.role] for one in program.signature.inputs if one.role in ALONG}
     ids = program.signature.name(Role.IDS)
 
     def edit(graph: fx.Graph) -> None:
         tokens = next(node for node in graph.nodes if node.op == "placeholder" and node.name == ids)
         for node in graph.nodes:
+            node.target = functional.get(node.target, node.target)
             if node.target is graphs.SIZE and along.get(node.args[0].name) == node.args[1]:
                 node.args = (tokens, 1)
 
@@ -185,13 +218,16 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
         elif one.role is Role.WANTED:
             give(value, _wanted(tape, made.ids, last))
     put_first(model, tape)
-    pasts = names.pasts(program.form.caches)
+    pasts = names.pasts(program)
+    end = Tape("kept")
+    presents = made.presents(end)
+    model.graph.extend(end.nodes)
     for cache, known in pasts.items():
-        _settle(given[cache], made.present(cache), known)
+        _settle(given[cache], presents[cache], known)
     model.graph.inputs[:] = [*inputs, *(given[cache] for cache in pasts)]
     model.graph.outputs[:] = [
         _as_batch(model, made.ids, 1 if last else names.SEQUENCE),
-        *(made.present(cache) for cache in pasts),
+        *(presents[cache] for cache in pasts),
     ]
     return [names.OUTPUTS[OutputKind.VOCABULARY_LOGITS], *(known.after for known in pasts.values())]
 

@@ -85,7 +85,7 @@ def _checked(folder: Path, target: str) -> Iterator[tuple[bool, str]]:
     file = next(lane["file"] for lane in manifest["lanes"].values())
     session = Session(folder / file, find_providers(where.variant, where.device), device=where.device)
     yield True, f"provider: {session.provider}"
-    pasts = {name: one for lane in lanes for name, one in names.pasts(lane.form.caches).items()}
+    pasts = {name: one for lane in lanes if lane.form.caches for name, one in names.pasts(lane).items()}
     outputs = {names.OUTPUTS[output.kind]: output for lane in lanes for output in lane.signature.outputs}
     for case in report.cases:
         found = replay_grown(case, session, pasts) if pasts else replay(case, session, outputs)
