@@ -17,7 +17,6 @@ from headrace.ir import MaskKind, Window
 # Programs that keep a device busy, and the parts that one sequence's keys are split into at most for there to be so
 # many.
 PROGRAMS, MOST_SPLITS = 256, 16
-JOINED = 4  # heads of a token that one program puts together
 
 
 class Kernels(NamedTuple):
@@ -127,17 +126,19 @@ def attended(
         blocks.stride(0), 0 if bias is None else bias.stride(0),
         **_constants(q, k_cache, v_cache, form, sinks, bias, tuned),
     )  # fmt: skip
-    # Launched whether or not there are splits: asking would make a graph of its own for either.
-    kernels.join[((tokens * heads + JOINED - 1) // JOINED,)](
-        parts, out, splits, tokens * heads, out.stride(0), out.stride(1), HEADS=heads, DV=width, DV_PAD=padded(width),
-        MOST=MOST_SPLITS, PAIRS=JOINED,
-    )  # fmt: skip
+    # Launched whether or not there are splits, then for nothing: asking would make a graph of its own for either.
+    kernels.join[(torch.sym_max(1, tokens * heads * there),)](  # type: ignore[no-untyped-call]
+        parts, out, splits, out.stride(0), out.stride(1), HEADS=heads, DV=width, DV_PAD=padded(width), MOST=MOST_SPLITS
+    )
     return out
 
 
 def paged_tuning(q: Tensor, v_cache: Tensor, family: str) -> Blocks:
-    """Small tiles of many heads, since most sequences of a step have one token. Not tuned on a device."""
-    found = tuning.choose(family, q.dtype, max(q.shape[2], v_cache.shape[3]), 1)
+    """Small tiles of many heads, since most sequences of a step have one token."""
+    width = max(q.shape[2], v_cache.shape[3])
+    if family in tuning.PAGED and q.dtype.itemsize == 2 and width <= tuning.PAGED_WIDTH:
+        return tuning.PAGED[family]
+    found = tuning.choose(family, q.dtype, width, 1)
     return found._replace(m=min(found.m, 32), pack=8, split=False)
 
 

@@ -121,23 +121,20 @@ def attend_paged(
 
 @triton.jit
 def join_splits(
-    PARTS, OUT, splits, count, o_t, o_h, HEADS: tl.constexpr, DV: tl.constexpr, DV_PAD: tl.constexpr,
-    MOST: tl.constexpr, PAIRS: tl.constexpr,
+    PARTS, OUT, splits, o_t, o_h, HEADS: tl.constexpr, DV: tl.constexpr, DV_PAD: tl.constexpr, MOST: tl.constexpr
 ):  # fmt: skip
-    """PAIRS of a token and a head: what the splits of its keys found, weighed by how high each one's scores were."""
+    """One head of one token: what the splits of its keys found, weighed by how high each one's scores were."""
     if splits == 1:
         return
-    pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    pair = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, MOST)
     dv = tl.arange(0, DV_PAD)
-    part = PARTS + (pair[:, None] * splits + split[None, :]) * (DV + 2)
-    there = (pair < count)[:, None] & (split < splits)[None, :]
+    part = PARTS + (pair * splits + split) * (DV + 2)
+    there = split < splits
     tops = tl.load(part + DV, mask=there, other=LOWEST)
     totals = tl.load(part + DV + 1, mask=there, other=0.0)
-    real = there[:, :, None] & (dv < DV)[None, None, :]
-    found = tl.load(part[:, :, None] + dv[None, None, :], mask=real, other=0.0)
-    weights = tl.exp2(tops - tl.max(tops, 1)[:, None])
-    total = tl.sum(totals * weights, 1)
-    out = tl.sum(found * weights[:, :, None], 1) / tl.where(total == 0.0, 1.0, total)[:, None]
-    to = OUT + (pair // HEADS * o_t + pair % HEADS * o_h)[:, None] + dv[None, :]
-    tl.store(to, out.to(OUT.dtype.element_ty), mask=(pair < count)[:, None] & (dv < DV)[None, :])
+    found = tl.load(part[:, None] + dv[None, :], mask=there[:, None] & (dv[None, :] < DV), other=0.0)
+    weights = tl.exp2(tops - tl.max(tops, 0))
+    total = tl.sum(totals * weights, 0)
+    out = tl.sum(found * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    tl.store(OUT + pair // HEADS * o_t + pair % HEADS * o_h + dv, out.to(OUT.dtype.element_ty), mask=dv < DV)

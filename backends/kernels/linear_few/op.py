@@ -95,7 +95,7 @@ def few_multiplied(
     early = family(x.device) in EARLY
     (kernel or multiply_few)[(-(-columns // block),)](
         x, weight, weight if bias is None else bias, out, x.shape[0], columns, x.shape[1], x.stride(0), out.stride(0),
-        KIND=kind, GATED=gated, LATE=late, BIASED=bias is not None, 
+        KIND=kind, GATED=gated, LATE=late, BIASED=bias is not None,
         ROWS=2 if x.shape[0] <= 2 else FEW, BLOCK_N=block, BLOCK_K=depth, EARLY=early, num_warps=warps,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
