@@ -20,12 +20,14 @@ from torch import Tensor, fx
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.backends.inductor.layers import roll_layers
-from headrace.backends.inductor.packages import Runner, compile_module, compose, read_package, write_package
+from headrace.backends.inductor.memory import compose
+from headrace.backends.inductor.packages import Runner, compile_module, read_package, write_package
 from headrace.backends.inductor.paged import use_host_attention
 from headrace.ir import Layout, MaskKind, Program, Window
 from headrace.ops import cached, stateful  # noqa: F401 - code that is loaded calls their operators
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
 from headrace.utils.forks import on_living_threads
+from headrace.utils.gc_freeze import sparing_the_old
 from headrace.utils.scratch import room_told
 
 
@@ -138,23 +140,24 @@ class Compiled:
 
 
 def load_package(package: Path, program: Program) -> Compiled:
-    """Load what a compiled program's `save` wrote."""
-    with room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
+    """Load what a compiled program's `save` wrote. Its weights are read where they lie in the file."""
+    with room_told("A copy of the compiled code, which loading takes,", CODE_BYTES):
         runner = read_package(package)
     return Compiled(runner, program, partial(shutil.copyfile, package))
 
 
 def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
     """Compile a program ahead of time, the IR's operators by what they are made of and layers that repeat once."""
-    with quiet(), room_told("The compiled model", CODE_BYTES):
+    with quiet(), sparing_the_old(), room_told("The compiled model", CODE_BYTES):
         module = _module(program, decompositions)
         with debug.stage("layers"):
             stacks = roll_layers(module)
         with debug.stage("code"):
             code, weights = compile_module(module, _example(program), stacks, _label(program))
         with debug.stage("load code"):
-            runner = Runner(code.files(), compose(weights))
-    return Compiled(runner, program, lambda path: write_package(path, code, compose(weights)))
+            memory = compose(weights)
+            runner = Runner(code.files(), memory)
+    return Compiled(runner, program, lambda path: write_package(path, code, memory))
 
 
 def _module(program: Program, decompositions: Decompositions) -> fx.GraphModule:

@@ -2,13 +2,15 @@
 
 Code holds no weights and depends on none, so that it serves every model of the same graph, and the cache may keep it.
 torch by itself puts the weights into the library. No process ever gives that back, since its thread-local variables
-and unique symbols keep it where it is, so every model that was loaded and deleted would leave its weights behind.
+and unique symbols keep it where it is, so every model that was loaded and deleted would leave its weights behind. And
+no two processes would share them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -18,15 +20,15 @@ import torch
 from torch import Tensor, fx
 
 from headrace.backends.inductor.fingerprint import fingerprint
-from headrace.backends.inductor.weights import Parts, name_weights, owned, stand_in
+from headrace.backends.inductor.memory import Memory, map_file
+from headrace.backends.inductor.weights import Parts, name_weights, stand_in
 from headrace.compat.torch import CodeRunner, compile_code
 from headrace.errors import ArtifactError
 from headrace.utils.code_cache import fetch
 from headrace.utils.forks import Guard
 from headrace.utils.scratch import Scratch
 
-Weights = Mapping[str, Tensor]
-WEIGHTS, CONSTANTS = "weights.pt", "constants.pt"
+INDEX, CONSTANTS = "weights.json", "constants.pt"
 # Code that leaves its weights outside, and names them.
 OUTSIDE = {
     "aot_inductor.package": True,
@@ -86,38 +88,36 @@ def _compiled(module: fx.GraphModule, example: tuple[Any, ...], weights: Mapping
     return content.getvalue()
 
 
-def compose(weights: Mapping[str, Parts]) -> dict[str, Tensor]:
-    """The weights in the tensors that code takes."""
-    return {name: torch.stack(parts) if len(parts) > 1 else owned(parts[0]) for name, parts in weights.items()}
-
-
-def write_package(package: Path, code: Code, weights: Weights) -> None:
-    """Write code and weights to one file."""
-    with zipfile.ZipFile(package, "w") as archive:
+def write_package(package: Path, code: Code, memory: Memory) -> None:
+    """Write weights and code to one file: the weights first, where pages begin, and an archive of the rest."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
         for name, content in code.files().items():
-            archive.writestr(name, content)
-        with archive.open(WEIGHTS, "w", force_zip64=True) as held:
-            torch.save(dict(weights), held)
+            files.writestr(name, content)
+        files.writestr(INDEX, json.dumps(memory.index()))
+    with package.open("wb") as file:
+        memory.write(file)
+        file.write(archive.getbuffer())
 
 
 class Runner:
     """Compiled code with weights of its own."""
 
-    def __init__(self, files: Mapping[str, bytes], weights: Weights) -> None:
+    def __init__(self, files: Mapping[str, bytes], memory: Memory) -> None:
         """Load code.
 
         Args:
             files: the code's, by name.
-            weights: by the names that the code has for them; they are copied.
+            memory: weights by the names that the code has for them; the code reads them where they lie.
         """
         with _loading.lock:
             library = _unpacked(files)
         self._runner = CodeRunner(str(library), 1)
-        known = {**torch.load(io.BytesIO(files[CONSTANTS]), weights_only=True), **weights}
+        known = {**torch.load(io.BytesIO(files[CONSTANTS]), weights_only=True), **memory.weights}
         names = self._runner.get_constant_names_to_original_fqns()
-        # Copied: torch never gives up what it was only shown.
         held = {name: known[source] for name, source in names.items()}
-        self._runner.update_constant_buffer(held, use_inactive=False, validate_full_updates=True, user_managed=False)
+        self._runner.update_constant_buffer(held, use_inactive=False, validate_full_updates=True, user_managed=True)
+        self.memory, self._held = memory, held
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for inputs in the graph's order."""
@@ -133,10 +133,9 @@ def read_package(package: Path) -> Runner:
     """
     try:
         with zipfile.ZipFile(package) as archive:
-            files = {name: archive.read(name) for name in archive.namelist() if name != WEIGHTS}
-            weights = torch.load(io.BytesIO(archive.read(WEIGHTS)), weights_only=True)
-        return Runner(files, weights)
-    except (zipfile.BadZipFile, KeyError) as error:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        return Runner(files, map_file(package, json.loads(files.pop(INDEX))))
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(
             f"{package} is no compiled code of this version: {error}. Compile the model again."
         ) from error

@@ -226,7 +226,10 @@ def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping
         chosen["allow_buffer_reuse"] = False
     if inductor.config.cpp.vec_isa_ok is None and platform.machine() in X86:
         chosen["cpp.vec_isa_ok"] = True
-    return inductor.aot_compile(module, args, options=chosen)
+    from headrace.compat.torch_builds import brief_builds  # imports the compiler, which who only loads code never needs
+
+    with brief_builds(), without_stacks(), without_code(), shapes_at_once():
+        return inductor.aot_compile(module, args, options=chosen)
 
 
 def compiler_settings() -> str:
