@@ -12,11 +12,15 @@ from headrace import graphs
 from headrace.backends.kernels import pooling  # noqa: F401 - registers the operators
 from headrace.backends.kernels.attention.op import Form, tile_rows, tuning_for
 from headrace.backends.kernels.attention.paged import paged_tuning
+from headrace.backends.kernels.recurrent import chunk_scan  # noqa: F401 - registers the operators
+from headrace.backends.kernels.recurrent.convolution import ROWS
 from headrace.backends.kernels.tuning import Blocks
 from headrace.graphs.views import arguments, in_order
 from headrace.ir import OFFSETS, Window
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
+from headrace.ops import recurrent
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
+from headrace.ops.stateful import RECURRENCES
 
 TILES = torch.ops.headrace.varlen_tiles.default
 PAGED_TILES = torch.ops.headrace.paged_tiles.default
@@ -27,11 +31,19 @@ PAGED: dict[Any, tuple[Any, str]] = {
     ATTENTION_CROSS: (torch.ops.headrace.attention_cross_triton.default, "lengths"),
 }
 POOL_TRITON = torch.ops.headrace.pool_varlen_triton.default
+# What takes a tile of rows at a time, and what walks along each sequence: the operators of a packed row, and ours.
+CONVOLUTION, CONVOLUTION_TRITON = (
+    RECURRENCES[recurrent.CAUSAL_CONV1D].varlen,
+    torch.ops.headrace.causal_conv1d_triton.default,
+)
+SHIFT, SHIFT_TRITON = RECURRENCES[recurrent.TOKEN_SHIFT].varlen, torch.ops.headrace.token_shift_triton.default
+SCANS: dict[Any, Any] = {RECURRENCES[recurrent.CHUNK_SCAN].varlen: torch.ops.headrace.chunk_scan_triton.default}
+SILU = torch.ops.aten.silu.default
 
 
 @dataclass(frozen=True)
 class UseKernels:
-    """Attention over rows and caches, and pooling, are our kernels. The tiles of a batch are listed once and shared.
+    """Attention over rows and caches, recurrences and pooling are our kernels. The tiles of a batch are listed once and shared.
 
     Attributes:
         family: the architecture whose tunings they take, as `tuning.family` names it.
@@ -64,10 +76,14 @@ class UseKernels:
             elif node.target in PAGED:
                 blocks, rows = _paged_tuned(node, self.family)
                 _replace(graph, node, _paged(graph, node, listed(PAGED_TILES, rows), blocks))
+            elif node.target is CONVOLUTION:
+                _convolve(graph, node, listed(TILES, ROWS))
+            elif node.target is SHIFT:
+                _put(graph, node, SHIFT_TRITON, (node.args[0], listed(TILES, ROWS)))
+            elif node.target in SCANS:
+                _put(graph, node, SCANS[node.target], node.args)
             elif node.target is POOL_VARLEN:
-                with graph.inserting_before(node):
-                    pooled = graphs.call(graph, POOL_TRITON, node.args)
-                _replace(graph, node, pooled)
+                _put(graph, node, POOL_TRITON, node.args)
 
 
 def _tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
@@ -98,6 +114,22 @@ def _paged(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -> fx
     given |= {"tiles": tiles, "tuned": blocks.numbers, "counts": given[counted]}
     with graph.inserting_before(node):
         return graphs.call(graph, target, in_order(target, given))
+
+
+def _convolve(graph: fx.Graph, node: fx.Node, tiles: fx.Node) -> None:
+    """A convolution, and the SiLU that alone reads it, in one kernel."""
+    users = list(node.users)
+    activated = len(users) == 1 and users[0].target is SILU
+    last = users[0] if activated else node
+    _put(graph, last, CONVOLUTION_TRITON, (*node.args[:-1], tiles, activated))
+    if activated:
+        graph.erase_node(node)
+
+
+def _put(graph: fx.Graph, old: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(old):
+        new = graphs.call(graph, target, args)
+    _replace(graph, old, new)
 
 
 def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from headrace.backends.kernels.attention import paged
@@ -17,10 +18,20 @@ from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.pipeline import with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
+from headrace.backends.kernels.recurrent.chunk_scan import chunk_scanned, scan_chunks
+from headrace.backends.kernels.recurrent.convolution import convolve_rows, convolved, shift_rows, shifted
 from headrace.backends.kernels.rotary.match import ROTATE
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
-from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, PAGED, PAGED_TILES, POOL_TRITON, TILES
+from headrace.backends.kernels.use_kernels import (
+    ATTENTION_TRITON,
+    CONVOLUTION_TRITON,
+    PAGED,
+    PAGED_TILES,
+    POOL_TRITON,
+    SHIFT_TRITON,
+    TILES,
+)
 from headrace.ir import AttentionSpec, MaskKind, Program, Window
 
 
@@ -45,7 +56,7 @@ class Launch:
     @property
     def multiplies(self) -> bool:
         """Whether the kernel multiplies matrices."""
-        return self.kernel in (attend_tiles, attend_paged, multiply_activate)
+        return self.kernel in (attend_tiles, attend_paged, multiply_activate, scan_chunks)
 
     @property
     def name(self) -> str:
@@ -152,6 +163,9 @@ LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     TILES: ((list_tiles,), listed),
     PAGED_TILES: ((list_tiles,), _list_paged),
     POOL_TRITON: ((reduce_sequences,), reduced),
+    CONVOLUTION_TRITON: ((convolve_rows,), convolved),
+    SHIFT_TRITON: ((shift_rows,), shifted),
+    torch.ops.headrace.chunk_scan_triton.default: ((scan_chunks,), chunk_scanned),
     ROTATE: ((rotate_rows,), rotated),
     LINEAR_ACTIVATED: ((multiply_activate,), _multiply),
 }
