@@ -44,8 +44,8 @@ class Pack:
         """Swap the nodes that know of sequences, export what that leaves, and hold it against the padded program.
 
         Raises:
-            TraceError: an attention has a bias that is a tensor of its own, a convolution looks at later tokens, or state
-                crosses from one sequence to the next.
+            TraceError: an attention has a bias that is a tensor of its own, a convolution looks at later tokens, or
+                state crosses from one sequence to the next.
         """
         if (shared := shared_value(program)) is not None:
             raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")

@@ -18,18 +18,20 @@ from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.pipeline import with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
+from headrace.backends.kernels.recurrent.channels import linearly_recurred, recur_linearly, weigh_values, weighed
 from headrace.backends.kernels.recurrent.chunk_scan import chunk_scanned, scan_chunks
 from headrace.backends.kernels.recurrent.convolution import convolve_rows, convolved, shift_rows, shifted
+from headrace.backends.kernels.recurrent.delta_rule import delta_ruled, scan_delta, solve_chunks, step_delta
+from headrace.backends.kernels.recurrent.matrix_memory import remember_tokens, remembered
+from headrace.backends.kernels.recurrent.selective_scan import scan_tokens, selectively_scanned
 from headrace.backends.kernels.rotary.match import ROTATE
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.backends.kernels.use_kernels import (
     ATTENTION_TRITON,
-    CONVOLUTION_TRITON,
     PAGED,
     PAGED_TILES,
     POOL_TRITON,
-    SHIFT_TRITON,
     TILES,
 )
 from headrace.ir import AttentionSpec, MaskKind, Program, Window
@@ -56,7 +58,7 @@ class Launch:
     @property
     def multiplies(self) -> bool:
         """Whether the kernel multiplies matrices."""
-        return self.kernel in (attend_tiles, attend_paged, multiply_activate, scan_chunks)
+        return self.kernel in MULTIPLYING
 
     @property
     def name(self) -> str:
@@ -155,6 +157,8 @@ def _multiply(*values: Any) -> None:
 PAGED_TRITON, CROSS_TRITON = (target for target, _ in PAGED.values())
 ATTENTIONS = (ATTENTION_TRITON, PAGED_TRITON, CROSS_TRITON)
 ATTENDING = (attend_tiles, attend_paged)
+MULTIPLYING = (attend_tiles, attend_paged, multiply_activate, scan_chunks, solve_chunks, scan_delta)
+OURS = torch.ops.headrace
 # Each operator's kernels, and what launches them.
 LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     ATTENTION_TRITON: ((attend_tiles,), _attend),
@@ -163,9 +167,14 @@ LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     TILES: ((list_tiles,), listed),
     PAGED_TILES: ((list_tiles,), _list_paged),
     POOL_TRITON: ((reduce_sequences,), reduced),
-    CONVOLUTION_TRITON: ((convolve_rows,), convolved),
-    SHIFT_TRITON: ((shift_rows,), shifted),
-    torch.ops.headrace.chunk_scan_triton.default: ((scan_chunks,), chunk_scanned),
+    OURS.causal_conv1d_triton.default: ((convolve_rows,), convolved),
+    OURS.token_shift_triton.default: ((shift_rows,), shifted),
+    OURS.selective_scan_triton.default: ((scan_tokens,), selectively_scanned),
+    OURS.chunk_scan_triton.default: ((scan_chunks,), chunk_scanned),
+    OURS.gated_delta_rule_triton.default: ((solve_chunks, scan_delta, step_delta), delta_ruled),
+    OURS.linear_recurrence_triton.default: ((recur_linearly,), linearly_recurred),
+    OURS.wkv_triton.default: ((weigh_values,), weighed),
+    OURS.mlstm_triton.default: ((remember_tokens,), remembered),
     ROTATE: ((rotate_rows,), rotated),
     LINEAR_ACTIVATED: ((multiply_activate,), _multiply),
 }

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: PLR0913, PLR0914, PLR0915, PLR0917 - a kernel takes plain arguments
+# ruff: noqa: PLR0913, PLR0917 - a kernel takes plain arguments
 """Mamba-2's scan over packed sequences in chunks: products within a chunk, the state in registers between chunks."""
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.backends.kernels.recurrent.rows import clear_rows, sequence_rows, side_by_side, step_size
+from headrace.backends.kernels.recurrent.rows import clear_rows, decays, sequence_rows, side_by_side, step_size
 
 
 @triton.jit
 def scan_chunks(
     X, DT, A, B, C, D, DT_BIAS, CU_SEQLENS, OUT, count, tokens, x_t, x_h, dt_t, dt_h, b_t, b_g, c_t, c_g, d_h, d_p,
-    LEAST: tl.constexpr, MOST: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    STATE: tl.constexpr, SKIPS: tl.constexpr, BIASED: tl.constexpr, SOFTPLUS: tl.constexpr, CHUNK: tl.constexpr,
-    COLUMNS: tl.constexpr, STATES: tl.constexpr,
+    LEAST: tl.constexpr, MOST: tl.constexpr, RISES: tl.constexpr, FALLS: tl.constexpr, HEADS: tl.constexpr,
+    GROUP: tl.constexpr, WIDTH: tl.constexpr, STATE: tl.constexpr, SKIPS: tl.constexpr, BIASED: tl.constexpr,
+    SOFTPLUS: tl.constexpr, CHUNK: tl.constexpr, COLUMNS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
     """One sequence, one head and some columns of it. Products are of the operands' dtype and add up in float32.
 
-    Log decays are summed in float64, since their differences must not lose small steps that follow large ones.
+    LEAST and MOST bound the steps where RISES and FALLS say so.
     """
     sequence = tl.program_id(0)
     head = tl.program_id(1)
@@ -37,40 +37,36 @@ def scan_chunks(
     a = tl.load(A + head).to(tl.float32)
     bias = tl.load(DT_BIAS + head).to(tl.float32) if BIASED else 0.0
     place = tl.arange(0, CHUNK)
-    earlier = place[:, None] >= place[None, :]
+    group = head // GROUP
     kind: tl.constexpr = X.dtype.element_ty
     state = tl.zeros([STATES, COLUMNS], tl.float32)
     for start in range(begin, end, CHUNK):
-        rows = start + place
-        real = rows < end
-        row = rows.to(tl.int64)
-        step = step_size(tl.load(DT + row * dt_t + head * dt_h, mask=real, other=0.0), bias, SOFTPLUS)
-        if LEAST is not None:
+        real = place < end - start
+        # Offsets from the chunk's first row fit in 32 bits, those from the first of all need not.
+        first = tl.cast(start, tl.int64)
+        step = tl.load(DT + first * dt_t + head * dt_h + place * dt_t, mask=real, other=0.0)
+        step = step_size(step, bias, SOFTPLUS)
+        if RISES:
             step = tl.maximum(step, LEAST)
-        if MOST is not None:
+        if FALLS:
             step = tl.minimum(step, MOST)
         step = tl.where(real, step, 0.0)
-        since = tl.cumsum((step * a).to(tl.float64), 0)
-        total = tl.sum((step * a).to(tl.float64), 0)
-        x = tl.load(X + row[:, None] * x_t + head * x_h + columns[None, :], mask=real[:, None] & within[None, :], other=0.0)
-        b = tl.load(
-            B + row[:, None] * b_t + (head // GROUP) * b_g + states[None, :], mask=real[:, None] & kept[None, :], other=0.0
-        )
-        c = tl.load(
-            C + row[:, None] * c_t + (head // GROUP) * c_g + states[None, :], mask=real[:, None] & kept[None, :], other=0.0
-        )
-        between = tl.exp(tl.where(earlier, since[:, None] - since[None, :], float("-inf")).to(tl.float32))
+        since, between, until, whole = decays(step * a, CHUNK)
+        shown = real[:, None] & within[None, :]
+        seen = real[:, None] & kept[None, :]
+        c = tl.load(C + first * c_t + group * c_g + place[:, None] * c_t + states[None, :], mask=seen, other=0.0)
+        y = tl.dot(c, state.to(kind), input_precision="ieee") * since[:, None]
+        b = tl.load(B + first * b_t + group * b_g + place[:, None] * b_t + states[None, :], mask=seen, other=0.0)
         scores = tl.dot(c, tl.trans(b), input_precision="ieee") * between * step[None, :]
-        y = tl.dot(c, state.to(kind), input_precision="ieee") * tl.exp(since.to(tl.float32))[:, None]
+        x = tl.load(X + first * x_t + head * x_h + place[:, None] * x_t + columns[None, :], mask=shown, other=0.0)
         y += tl.dot(scores.to(kind), x, input_precision="ieee")
-        left = step * tl.exp((total - since).to(tl.float32))
-        state *= tl.exp(total.to(tl.float32))
-        state += tl.dot(tl.trans(b), (x.to(tl.float32) * left[:, None]).to(kind), input_precision="ieee")
+        added = (x.to(tl.float32) * (step * until)[:, None]).to(kind)
+        state = state * whole + tl.dot(tl.trans(b), added, input_precision="ieee")
         if SKIPS:
             skip = tl.load(D + head * d_h + columns * d_p, mask=within, other=0.0)
             y += x.to(tl.float32) * skip.to(tl.float32)[None, :]
-        at = OUT + row[:, None] * out_t + head * WIDTH + columns[None, :]
-        tl.store(at, y, mask=real[:, None] & within[None, :])
+        out = OUT + first * out_t + head * WIDTH
+        tl.store(out + place[:, None] * out_t + columns[None, :], y, mask=shown)
 
 
 @torch.library.triton_op("headrace::chunk_scan_triton", mutates_args=())
@@ -86,10 +82,15 @@ def chunk_scan_triton(
     dt_min: float | None,
     dt_max: float | None,
     cu_seqlens: Tensor,
+    blocks: list[int],
 ) -> Tensor:
-    """`headrace::chunk_scan_varlen`."""
+    """`headrace::chunk_scan_varlen`.
+
+    Args:
+        blocks: the tuning, the fields of a `Scan`.
+    """
     kernel = torch.library.wrap_triton(scan_chunks)
-    return chunk_scanned(x, dt, a, b, c, d, dt_bias, softplus, dt_min, dt_max, cu_seqlens, kernel)
+    return chunk_scanned(x, dt, a, b, c, d, dt_bias, softplus, dt_min, dt_max, cu_seqlens, blocks, kernel)
 
 
 def chunk_scanned(
@@ -104,6 +105,7 @@ def chunk_scanned(
     dt_min: float | None,
     dt_max: float | None,
     cu_seqlens: Tensor,
+    blocks: list[int],
     kernel: Any = scan_chunks,
 ) -> Tensor:
     """The launch."""
@@ -112,21 +114,15 @@ def chunk_scanned(
     x, b, c = (side_by_side(rows.to(x.dtype)) for rows in (x, b, c))
     out = x.new_empty((1, tokens, heads, width), dtype=torch.float32)
     states = max(16, triton.next_power_of_2(state))
-    chunk, columns, warps = blocks(x.dtype, width, states)
+    chunk, columns, warps, stages = blocks
+    columns = min(columns, max(16, triton.next_power_of_2(width)))
     count = cu_seqlens.shape[0] - 1
     kernel[(count + 1, heads, (width + columns - 1) // columns)](
         x, dt, a, b, c, x if d is None else d, x if dt_bias is None else dt_bias, cu_seqlens, out, count, tokens,
         x.stride(1), x.stride(2), dt.stride(1), dt.stride(2), b.stride(1), b.stride(2), c.stride(1), c.stride(2),
-        0 if d is None else d.stride(0), d.stride(1) if d is not None and d.dim() == 2 else 0, LEAST=dt_min,
-        MOST=dt_max, HEADS=heads, GROUP=heads // groups, WIDTH=width, STATE=state, SKIPS=d is not None,
-        BIASED=dt_bias is not None, SOFTPLUS=softplus, CHUNK=chunk, COLUMNS=columns, STATES=states, num_warps=warps,
+        0 if d is None else d.stride(0), d.stride(1) if d is not None and d.dim() == 2 else 0, LEAST=dt_min or 0.0,
+        MOST=dt_max or 0.0, RISES=dt_min is not None, FALLS=dt_max is not None, HEADS=heads, GROUP=heads // groups,
+        WIDTH=width, STATE=state, SKIPS=d is not None, BIASED=dt_bias is not None, SOFTPLUS=softplus, CHUNK=chunk,
+        COLUMNS=columns, STATES=states, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return out
-
-
-def blocks(dtype: torch.dtype, width: int, states: int) -> tuple[int, int, int]:
-    """Tokens of a chunk, columns of a program and its warps: what keeps state, scores and operands in registers."""
-    columns = max(16, triton.next_power_of_2(width))
-    if dtype.itemsize > 2:  # products without matrix units
-        return 16, min(columns, 16 if states > 128 else 32), 4
-    return 64, min(columns, 32 if states > 128 else 64), 4

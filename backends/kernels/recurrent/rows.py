@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
-# ruff: noqa: PLR0913, PLR0917 - a kernel takes plain arguments
+
 """What the kernels of recurrences share: where a program's sequence lies, and rows that belong to none."""
 
 from __future__ import annotations
@@ -25,6 +25,23 @@ def clear_rows(OUT, begin, tokens, sequence, count, out_t, columns, within, ROWS
         at = OUT + rows[:, None].to(tl.int64) * out_t + columns[None, :]
         nothing = tl.zeros([ROWS, columns.shape[0]], OUT.dtype.element_ty)
         tl.store(at, nothing, mask=(rows[:, None] < tokens) & within[None, :])
+
+
+@triton.jit
+def decays(log, CHUNK: tl.constexpr):
+    """What is left at each token of a chunk: of what came before it, of each earlier token's, and at the end of both.
+
+    Sums run in float64, since their differences must not lose small steps that follow large ones. A sum in two parts of
+    float32 each has such differences too, and takes no registers for a matrix in float64.
+    """
+    place = tl.arange(0, CHUNK)
+    wide = log.to(tl.float64)
+    since, total = tl.cumsum(wide, 0), tl.sum(wide, 0)
+    high = since.to(tl.float32)
+    low = (since - high.to(tl.float64)).to(tl.float32)
+    between = (high[:, None] - high[None, :]) + (low[:, None] - low[None, :])
+    between = tl.where(place[:, None] >= place[None, :], tl.exp(between), 0.0)
+    return tl.exp(high), between, tl.exp((total - since).to(tl.float32)), tl.exp(total.to(tl.float32))
 
 
 @triton.jit
