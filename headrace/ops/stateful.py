@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.compat.torch import define
+from headrace.compat.torch_code import define
 from headrace.ir import PoolKind
 from headrace.ops import linear_recurrence as linear
 from headrace.ops import recurrent

@@ -23,7 +23,7 @@ from headrace.backends.onnx import names
 from headrace.backends.onnx.export.inputs import Tape, give, put_first
 from headrace.backends.onnx.export.translate import Translation, as_function, first
 from headrace.backends.onnx.profiles import Form, Profile
-from headrace.compat.torch import define
+from headrace.compat.torch_code import define
 from headrace.errors import TargetError
 from headrace.ir import BiasKind, OutputKind, Program, Role
 from headrace.ops import cached

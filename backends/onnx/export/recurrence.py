@@ -16,7 +16,7 @@ from onnx_ir import tape
 from headrace.backends.onnx.export import past
 from headrace.backends.onnx.export.past import PastTranslation, functional
 from headrace.backends.onnx.export.translate import as_function, first
-from headrace.compat.torch import define
+from headrace.compat.torch_code import define
 from headrace.ops.linear_recurrence import LINEAR_RECURRENCE
 from headrace.ops.recurrent import (
     CAUSAL_CONV1D,

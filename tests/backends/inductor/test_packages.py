@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from headrace.backends.inductor.memory import compose
-from headrace.backends.inductor.packages import compile_module, read_package, write_package
+from headrace.backends.inductor.packages import compile_module, write_package
+from headrace.backends.inductor.runner import read_package
 from headrace.errors import ArtifactError
 from headrace.graphs import flat_module
 
