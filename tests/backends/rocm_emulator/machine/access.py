@@ -154,8 +154,9 @@ def _buffer(one: Instruction) -> tuple[Addresses, frozenset[int], Addresses]:
     touched |= keys(VECTOR + vector, 1) if vector is not None else frozenset()
 
     def within(waves: Waves) -> Array:
-        own = waves.vector[vector].astype(np.uint64) if vector is not None else np.zeros((1, 1), np.uint64)
-        return own + np.uint64(fixed)
+        """In 32 bits, where a negative offset comes back: LLVM moves constants into the code and relies on it."""
+        own = waves.vector[vector] if vector is not None else np.zeros((1, 1), np.uint32)
+        return (own + np.uint32(fixed)).astype(np.uint64)
 
     def added(waves: Waves) -> Array:
         return waves.scalar[extra][:, None].astype(np.uint64) if extra < 128 else np.zeros((1, 1), np.uint64)

@@ -130,7 +130,7 @@ def move_pair(one: Instruction) -> Made:
 
 
 def mixed(one: Instruction) -> Made:
-    """`v_fma_mixlo_f16` and `v_fma_mixhi_f16`: operands of float32, or halves of a register, into one half of another."""
+    """`v_fma_mix_f32`, `_mixlo_f16`, `_mixhi_f16`: of float32 or halves of registers, to float32 or one half of one."""
     if one.number("clmp"):
         raise UnknownInstructionError(f"{one} is clamped")
     select, half = one.number("opsel"), one.number("opsel_hi") | one.number("opsel_hi2") << 2
@@ -140,14 +140,17 @@ def mixed(one: Instruction) -> Made:
         touched |= more
         signs = (bool(one.number("neg") >> place & 1), bool(one.number("neg_hi") >> place & 1))
         readers.append(_mixed_operand(read, half >> place & 1, select >> place & 1, *signs))
-    target, high = one.number("vdst"), one.name == "v_fma_mixhi_f16"
+    target = one.number("vdst")
+    place = {"v_fma_mix_f32": None, "v_fma_mixlo_f16": 0, "v_fma_mixhi_f16": 16}[one.name]
 
     def run(waves: Waves) -> None:
         a, b, c = (read(waves) for read in readers)
-        found = (a * b + c).astype(np.float32).astype(np.float16).view(np.uint16).astype(np.uint32)
-        old = waves.vector[target]
-        kept = (old & np.uint32(0xFFFF)) | (found << np.uint32(16)) if high else (old & np.uint32(0xFFFF_0000)) | found
-        waves.put_vector(target, kept)
+        found = (a * b + c).astype(np.float32)
+        if place is None:
+            waves.put_vector(target, found.view(np.uint32))
+            return
+        kept = waves.vector[target] & np.uint32(0xFFFF_0000 >> place)
+        waves.put_vector(target, kept | (found.astype(np.float16).view(np.uint16).astype(np.uint32) << np.uint32(place)))
 
     return run, touched
 
