@@ -21,7 +21,7 @@ from tests.backends.rocm_emulator.machine.state import LANES, Waves
 from tests.backends.rocm_emulator.machine.waits import Waits
 
 TOGETHER = 256  # waves that are executed side by side, a bound on memory
-FORMATS = {"i32": "<i", "i64": "<q", "u32": "<I", "u64": "<Q", "fp32": "<f", "fp64": "<d", "i1": "<i", "i8": "<b", "i16": "<h"}
+FORMATS = {"i32": "<i", "i64": "<q", "u32": "<I", "u64": "<Q", "fp32": "<f", "fp64": "<d", "i1": "<b", "i8": "<b", "i16": "<h"}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ SIZES = {"ubyte": 1, "sbyte": 1, "ushort": 2, "sshort": 2, "byte": 1, "short": 2
          "b64": 8, "b96": 12, "b128": 16}  # fmt: skip
 SIGNED = ("sbyte", "sshort", "i8", "i16")
 NAME = re.compile(r"(?P<kind>global|buffer|scratch|flat|ds|s)_(?P<does>load|store|read2st64|read2|read|write2st64|write2|write)_"
-                  r"(?P<what>\w+)")  # fmt: skip
+                  r"(?P<what>[a-z0-9]+)(?P<half>_d16_hi)?")  # fmt: skip
 
 
 def made(instruction: Instruction, accumulators: int) -> Made:
@@ -36,7 +36,7 @@ def made(instruction: Instruction, accumulators: int) -> Made:
         UnknownInstructionError: it is an atomic one, or another that is not modelled.
     """
     match = NAME.fullmatch(instruction.name)
-    if match is None or match["what"] not in SIZES:
+    if match is None or match["what"] not in SIZES or (match["half"] and match["does"] == "load"):
         raise UnknownInstructionError(f"{instruction} is not modelled")
     size, signed = SIZES[match["what"]], match["what"] in SIGNED
     if match["kind"] == "s":
@@ -55,7 +55,7 @@ def made(instruction: Instruction, accumulators: int) -> Made:
     if match["does"] == "load":
         run = _loading(places, shown, space, data, size, signed)
     else:
-        run = _storing(places, shown, space, data, size)
+        run = _storing(places, shown, space, data, size, 16 if match["half"] else 0)
     return run, touched
 
 
@@ -107,12 +107,15 @@ def _loading(places: Addresses, shown: Any, space: Any, data: int, size: int, si
     return run
 
 
-def _storing(places: Addresses, shown: Any, space: Any, data: int, size: int) -> Callable[[Waves], None]:
+def _storing(
+    places: Addresses, shown: Any, space: Any, data: int, size: int, shift: int
+) -> Callable[[Waves], None]:
+    """`shift`: of the bits of a register that are stored, where they are its high ones."""
     words = (size + 3) // 4
 
     def run(waves: Waves) -> None:
         inside = waves.exec if shown is None else waves.exec & shown(waves)
-        values = np.stack([waves.vector[data + word][inside] for word in range(words)], 1)
+        values = np.stack([waves.vector[data + word][inside] >> np.uint32(shift) for word in range(words)], 1)
         space(waves).store(np.broadcast_to(places(waves), inside.shape)[inside], values, size)
         waves.waits.issue_vector(frozenset())
 

@@ -90,13 +90,11 @@ class _Inputs:
         field = SOURCES[self.base][place]
         if place == 0 and one.has("vsrc0"):
             field = "vsrc0"
-        read, touched = source(one, field)
+        read, touched = self._located(place, field)
         self.touched |= touched
         width, kind = one.widths.get(field, 32), one.formats.get(field, "")
         if one.has("src0_sel"):
-            if one.number(f"s{place}") or one.number(f"src{place}_neg") or one.number(f"src{place}_abs"):
-                raise UnknownInstructionError(f"{one} changes an operand of SDWA in a way that is not modelled")
-            return operands.part(read, one.number(f"src{place}_sel"), bool(one.number(f"src{place}_sext")))
+            return self._part(read, place, field)
         if one.has("dpp"):
             negate, absolute = bool(one.number(f"src{place}_neg")), bool(one.number(f"src{place}_abs"))
             read = operands.modified(read, "F32", False, negate, absolute)
@@ -110,6 +108,23 @@ class _Inputs:
             absolute = one.has("abs") and bool(one.number("abs") >> place & 1)
             return operands.modified(read, kind, width == 64, negate, absolute)
         return read
+
+    def _located(self, place: int, field: str) -> tuple[Reader, frozenset[int]]:
+        """Where it lies; SDWA says beside whether that is a scalar register."""
+        one = self.instruction
+        if one.has("src0_sel") and one.number(f"s{place}"):
+            return operands.located(one, one.number(field), 32, "B32")
+        return source(one, field)
+
+    def _part(self, read: Reader, place: int, field: str) -> Reader:
+        """SDWA: some bytes of it, then its sign."""
+        one = self.instruction
+        signs = one.number(f"src{place}_neg"), one.number(f"src{place}_abs")
+        kind = one.formats.get(field.removeprefix("v") if field == "vsrc0" else field, "")
+        if any(signs) and kind != "F32":
+            raise UnknownInstructionError(f"{one} changes the sign of part of a register")
+        read = operands.part(read, one.number(f"src{place}_sel"), bool(one.number(f"src{place}_sext")))
+        return operands.modified(read, "F32", False, *map(bool, signs))
 
     def _packed(self, read: Reader, place: int, field: str) -> Reader:
         """Two numbers side by side, each of which may be the other's and may be negated."""

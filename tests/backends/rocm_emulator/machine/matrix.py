@@ -136,7 +136,7 @@ def mixed(one: Instruction) -> Made:
     select, half = one.number("opsel"), one.number("opsel_hi") | one.number("opsel_hi2") << 2
     touched, readers = keys(VECTOR + one.number("vdst"), 1), []
     for place, name in enumerate(("src0", "src1", "src2")):
-        read, more = located(one, getattr(one.raw, name).offset, 32, "F32")
+        read, more = located(one, getattr(one.raw, name).offset, 32, "F16" if half >> place & 1 else "F32")
         touched |= more
         signs = (bool(one.number("neg") >> place & 1), bool(one.number("neg_hi") >> place & 1))
         readers.append(_mixed_operand(read, half >> place & 1, select >> place & 1, *signs))

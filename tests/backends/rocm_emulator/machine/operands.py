@@ -94,7 +94,7 @@ def modified(read: Reader, kind: str, wide: bool, negate: bool, absolute: bool) 
     """A float's sign removed, or turned."""
     if not (negate or absolute):
         return read
-    if kind not in ("F32", "F64"):
+    if kind not in ("F32", "F64", "B32"):  # B32: of a selection, which takes its operands for floats then
         raise UnknownInstructionError(f"a sign is changed of {kind}")
     dtype = np.uint64 if wide else np.uint32
     sign = dtype(SIGNS[64 if wide else 32])
