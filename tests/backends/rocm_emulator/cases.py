@@ -21,9 +21,10 @@ from headrace.ops.quantized import FLOAT8
 from tests.backends.kernels import test_attention, test_linear_activation, test_paged
 from tests.backends.kernels.test_attention import rmse
 from tests.backends.kernels.test_use_kernels import LENGTHS, turned
-from tests.backends.rocm_emulator.kernels import Emulated, Journal
+from tests.backends.rocm_emulator.kernels import Change, Emulated, Journal
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+LENGTH = 64  # of a sequence, that blocks are chosen for
 DTYPES = (FP32, BF16, FP16)
 # The target's own choice on gfx942 is a library's product and the activation behind it; this is for the kernel's sake.
 SMALL = Product(32, 32, 32, warps=4, stages=1, band=2)
@@ -97,7 +98,7 @@ def _outcome(journal: Journal, found: Tensor, exact: Tensor, plain: Tensor) -> O
     return Outcome(journal, rmse(found, exact), 2 * rmse(plain.to(dtype), exact) + once, largest)
 
 
-def attention(name: str, dtype: torch.dtype, length: int = 64, change: Any = None) -> Outcome:
+def attention(name: str, dtype: torch.dtype, change: Change | None = None) -> Outcome:
     """Packed attention: the list of tiles, and the attention over it; rows of no sequence must be zeros."""
     from headrace.backends.kernels.attention import op
     from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
@@ -105,7 +106,7 @@ def attention(name: str, dtype: torch.dtype, length: int = 64, change: Any = Non
     case, journal = test_attention.CASES[name], Journal()
     given = test_attention.inputs(case, test_attention.SHORT, dtype, "cpu")
     form = op.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
-    tuned = op.tuning_for(given.q, given.v, length, form, "gfx942")
+    tuned = op.tuning_for(given.q, given.v, LENGTH, form, "gfx942")
     rows = op.tile_rows(given.q, given.k, tuned)
     tiles = op.listed(given.cu_seqlens, given.q.shape[0], rows, Emulated(list_tiles, journal))
     attend = Emulated(attend_tiles, journal, change)
@@ -115,7 +116,7 @@ def attention(name: str, dtype: torch.dtype, length: int = 64, change: Any = Non
 
 
 def paged(name: str, dtype: torch.dtype) -> Outcome:
-    """A step over paged caches: decoding, prefill and pieces of it side by side; the caches must be as they should be."""
+    """A step over paged caches: decoding, prefill and pieces of it side by side; and what they hold behind it."""
     from headrace.backends.kernels.attention import op, paged
     from headrace.backends.kernels.attention.kernel import list_tiles
 
@@ -131,14 +132,24 @@ def paged(name: str, dtype: torch.dtype) -> Outcome:
     if mine.k is not None and mine.v is not None:
         paged.written(mine.k, mine.v, mine.k_cache, mine.v_cache, mine.slots, kernels)
     found = paged.attended(
-        mine.q, mine.k_cache, mine.v_cache, mine.blocks, mine.context, tiles, tuned, form, mine.sinks, mine.bias, kernels
+        mine.q,
+        mine.k_cache,
+        mine.v_cache,
+        mine.blocks,
+        mine.context,
+        tiles,
+        tuned,
+        form,
+        mine.sinks,
+        mine.bias,
+        kernels,
     )
     for cache, wanted in ((mine.k_cache, plain.k_cache), (mine.v_cache, plain.v_cache)):
         torch.testing.assert_close(cache, wanted.to(dtype), atol=0, rtol=0, equal_nan=True)
     return _outcome(journal, found, right, near)
 
 
-def pooling(kind: PoolKind, dtype: torch.dtype) -> Outcome:
+def pooling(kind: PoolKind, dtype: torch.dtype, change: Change | None = None) -> Outcome:
     """Of each kind, with filling behind the last sequence, which may hold anything; an empty one gives zeros."""
     from headrace.backends.kernels.pooling import reduce_sequences, reduced
 
@@ -146,7 +157,7 @@ def pooling(kind: PoolKind, dtype: torch.dtype) -> Outcome:
     bounds = torch.tensor([0, *itertools.accumulate((*LENGTHS, 0))], dtype=torch.int32)
     hidden = torch.randn(1, tokens + 3, 150, generator=torch.Generator().manual_seed(0)).to(dtype)
     hidden[:, tokens:] = torch.nan
-    found = reduced(hidden, bounds, kind.value, Emulated(reduce_sequences, journal))
+    found = reduced(hidden, bounds, kind.value, Emulated(reduce_sequences, journal, change))
     assert not found[-1].any(), "an empty sequence gives zeros"
     exact, plain = (pool_packed(hidden[:, :tokens].to(wide), bounds[:-1], kind) for wide in (torch.float64, FP32))
     return _outcome(journal, found[:-1], exact, plain)
@@ -157,7 +168,9 @@ def rotation(normed: bool, width: int, dtype: torch.dtype) -> Outcome:
     from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 
     journal, generator = Journal(), torch.Generator().manual_seed(0)
-    x, cos, sin = (torch.randn(shape, generator=generator).to(dtype) for shape in ((41, 3, width), (41, width), (41, width)))
+    x, cos, sin = (
+        torch.randn(shape, generator=generator).to(dtype) for shape in ((41, 3, width), (41, width), (41, width))
+    )
     weight = torch.randn(width, generator=generator).to(dtype) if normed else None
     found = rotated(x, cos, sin, weight, 1e-6, Emulated(rotate_rows, journal))
     return _outcome(journal, found, *(turned(x.to(kind), cos, sin, weight) for kind in (torch.float64, FP32)))
@@ -184,7 +197,9 @@ def product(case: Any, dtype: torch.dtype) -> Outcome:
     given = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
     found = multiplied(*given, *case, SMALL, Emulated(multiply_activate, journal))
     return _outcome(
-        journal, found, *(case.of(functional.linear(*(one.to(kind) for one in given))) for kind in (torch.float64, FP32))
+        journal,
+        found,
+        *(case.of(functional.linear(*(one.to(kind) for one in given))) for kind in (torch.float64, FP32)),
     )
 
 

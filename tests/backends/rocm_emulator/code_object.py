@@ -32,7 +32,7 @@ class CodeObject:
 
     Attributes:
         code: of the whole text section, which lies at `address`.
-        entry: the address of the kernel's first instruction.
+        entry: the address of the kernel's first instruction; `end` that behind its last.
         local: bytes of LDS that the code asks for by itself; Triton asks for more when it launches.
         private: bytes of memory of its own that each lane has.
         user: the first scalar register of each thing that the hardware puts there.
@@ -46,6 +46,7 @@ class CodeObject:
     code: bytes
     address: int
     entry: int
+    end: int
     arguments: tuple[Argument, ...]
     kernarg: int
     local: int
@@ -71,7 +72,7 @@ def read(binary: bytes, name: str) -> CodeObject:
     symbols = dict(_symbols(binary, sections))
     if f"{name}.kd" not in symbols:
         raise ValueError(f"no kernel {name!r}; its symbols are {', '.join(symbols)}")
-    at = symbols[f"{name}.kd"]
+    at, begin, size = symbols[f"{name}.kd"][0], *symbols[name]
     home = next(one for one in sections if one.address <= at < one.address + one.size)
     descriptor = binary[home.offset + at - home.address :][:64]
     local, private, kernarg = struct.unpack_from("<III", descriptor)
@@ -86,6 +87,7 @@ def read(binary: bytes, name: str) -> CodeObject:
         binary[text.offset : text.offset + text.size],
         text.address,
         at + entry + (PRELOADED_ENTRY if length else 0),
+        begin + size,
         tuple(Argument(one[".offset"], one[".size"], one[".value_kind"]) for one in kernel[".args"]),
         kernarg,
         local,
@@ -134,8 +136,8 @@ def _symbols(binary: bytes, sections: list[_Section]) -> Any:
     for table in sections:
         if table.type == SYMBOLS or table.name == ".dynsym":
             for at in range(table.offset, table.offset + table.size, 24):
-                name, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", binary, at)
-                yield _string(binary, sections[table.link].offset + name), value
+                name, _, _, _, value, size = struct.unpack_from("<IBBHQQ", binary, at)
+                yield _string(binary, sections[table.link].offset + name), (value, size)
 
 
 def _string(binary: bytes, at: int) -> str:

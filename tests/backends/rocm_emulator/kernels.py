@@ -68,14 +68,22 @@ def _passed(kind: str, value: Any) -> list[tuple[str, Any]]:
         return [(kind, value)]
     sizes, strides = [("i32", size) for size in value.shape], [("i64", stride) for stride in value.strides]
     described = [("*", value.base), *[("i64", size) for size in value.shape], *strides]
-    return [*described, ("i1", value.padding == "nan"), ("i1", getattr(value, "round_f32_to_tf32", False)), *sizes, *strides]
+    return [
+        *described,
+        ("i1", value.padding == "nan"),
+        ("i1", getattr(value, "round_f32_to_tf32", False)),
+        *sizes,
+        *strides,
+    ]
 
 
 def executable(launch: Launch, change: Change | None = None) -> emulator.Kernel:
     """What the emulator executes of a launch."""
     made = cross_compile.compiled(launch, GFX942)
     binary = bytes(made.asm["hsaco"])
-    return decoded(change(binary, launch.name) if change else binary, launch.name, made.metadata.shared, made.metadata.num_warps)
+    return decoded(
+        change(binary, launch.name) if change else binary, launch.name, made.metadata.shared, made.metadata.num_warps
+    )
 
 
 decoded = functools.lru_cache(64)(emulator.kernel)

@@ -1,4 +1,4 @@
-"""A launch: arguments laid out as the kernel's metadata says, waves started as the hardware starts them, all executed."""
+"""A launch: arguments laid out as the metadata says, waves started as the hardware starts them, all executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from tests.backends.rocm_emulator.machine.state import LANES, Waves
 from tests.backends.rocm_emulator.machine.waits import Waits
 
 TOGETHER = 256  # waves that are executed side by side, a bound on memory
-FORMATS = {"i32": "<i", "i64": "<q", "u32": "<I", "u64": "<Q", "fp32": "<f", "fp64": "<d", "i1": "<b", "i8": "<b", "i16": "<h"}
+FORMATS = {
+    "i32": "<i",
+    "i64": "<q",
+    "u32": "<I",
+    "u64": "<Q",
+    "fp32": "<f",
+    "fp64": "<d",
+    "i1": "<b",
+    "i8": "<b",
+    "i16": "<h",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ def kernel(binary: bytes, name: str, local: int, warps: int) -> Kernel:
         UnknownInstructionError: it holds an instruction that the emulator does not model.
     """
     code = code_object.read(binary, name)
-    instructions = decode.decode(code.code, code.address, code.entry)
+    instructions = decode.decode(code.code, code.address, code.entry, code.end)
     with np.errstate(all="ignore"):
         made = blocks(instructions, code.accumulators)
     return Kernel(code, made, code.local + local, warps)
@@ -71,8 +81,9 @@ def launch(kernel: Kernel, grid: Sequence[int], arguments: Sequence[tuple[str, A
     given = [*arguments, *[("i64", 0)] * (len(kernel.code.arguments) - len(arguments))]  # Triton's own scratch memory
     for place, (kind, value) in zip(kernel.code.arguments, given, strict=True):
         if isinstance(value, Tensor):
-            kind, value = "u64", _address(memory, storages, value)
-        data = struct.pack(FORMATS["i64" if kind.startswith("*") else kind], value)
+            data = struct.pack("<Q", _address(memory, storages, value))
+        else:
+            data = struct.pack(FORMATS["i64" if kind.startswith("*") else kind], value)
         assert place.size == len(data), f"an argument of {kind} where the kernel has {place.size} bytes"
         packed[place.offset : place.offset + len(data)] = data
     kernarg = memory.allocate(len(packed))

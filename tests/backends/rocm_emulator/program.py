@@ -1,7 +1,7 @@
 """A whole program as the ROCm target compiles it, every kernel of it in the emulator: run in a process of its own.
 
-`python -m tests.backends.rocm_emulator.program FOLDER NAME OUT`: Inductor's own code launches what Inductor emitted, and
-products, which it leaves to a library, are torch's on the CPU. FOLDER holds the program and its inputs (`write`).
+`python -m tests.backends.rocm_emulator.program FOLDER NAME OUT`: Inductor's own code launches what Inductor emitted,
+and products, which it leaves to a library, are torch's on the CPU. FOLDER holds the program and its inputs (`write`).
 """
 
 from __future__ import annotations
@@ -142,7 +142,11 @@ def _storages(arguments: Any) -> list[Any]:
     """The memory behind the tensors, each once, as bytes."""
     import torch
 
-    found = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in arguments if hasattr(value, "untyped_storage")}
+    found = {
+        value.untyped_storage().data_ptr(): value.untyped_storage()
+        for value in arguments
+        if hasattr(value, "untyped_storage")
+    }
     return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in found.values()]  # type: ignore[call-overload]
 
 

@@ -1,10 +1,9 @@
 # mypy: disable-error-code="import-not-found, import-untyped"
-"""Machine code to instructions, by the decoder that ships in tinygrad's wheel, and LLVM's text to hold it against."""
+"""Machine code to instructions, by the decoder that ships in tinygrad's wheel."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +62,10 @@ class Instruction:
     @property
     def formats(self) -> dict[str, str]:
         """What each operand is, by its field: `F32`, `B64`, `PK2_F16`, ..."""
-        return {name: kind.name.removeprefix("FMT_").removeprefix("NUM_") for name, (kind, _, _) in self.raw.operands.items()}
+        return {
+            name: kind.name.removeprefix("FMT_").removeprefix("NUM_")
+            for name, (kind, _, _) in self.raw.operands.items()
+        }
 
     def __str__(self) -> str:
         """For messages."""
@@ -80,10 +82,11 @@ def version() -> str:
         return ""
 
 
-def decode(code: bytes, address: int, entry: int) -> list[Instruction]:
-    """Every instruction from the entry to the end of the program.
+def decode(code: bytes, address: int, entry: int, end: int) -> list[Instruction]:
+    """Every instruction from an address to another.
 
-    The assembler fills what lies behind the last `s_endpgm` with `s_nop` and `s_code_end`.
+    Args:
+        code: which lies at `address`.
 
     Raises:
         UnknownInstructionError: at an address, with the word that stands there.
@@ -91,8 +94,7 @@ def decode(code: bytes, address: int, entry: int) -> list[Instruction]:
     from tinygrad.renderer.amd import decode_inst
 
     at, found = entry - address, list[Instruction]()
-    last = _end(code, at)
-    while at < last:
+    while at < end - address:
         try:
             raw = decode_inst(code[at : at + 16], "cdna")
         except (ValueError, KeyError) as error:
@@ -103,22 +105,3 @@ def decode(code: bytes, address: int, entry: int) -> list[Instruction]:
         found.append(Instruction(address + at, raw.size(), name, type(raw).__name__, raw))
         at += raw.size()
     return found
-
-
-def _end(code: bytes, at: int) -> int:
-    """Behind the last `s_endpgm` (0xBF810000)."""
-    place = code.rfind(b"\x00\x00\x81\xbf")
-    if place < at:
-        raise UnknownInstructionError("the program has no end")
-    return place + 4
-
-
-def mnemonics(assembly: str) -> list[str]:
-    """The instructions of LLVM's text, in order, without their encoding; directives, labels and comments left out."""
-    lines = (re.match(r"\t([a-z]+_[a-z0-9_]+)(?:\s|$)", line) for line in assembly.splitlines())
-    return [SUFFIX.sub("", line[1]) for line in lines if line]
-
-
-def counted(instructions: list[Instruction]) -> Counter[str]:
-    """How often each name stands."""
-    return Counter(one.name for one in instructions)

@@ -1,7 +1,7 @@
 """What the translated pseudocode calls: views, bits and conversions of arrays, and AMD's named functions.
 
-Registers hold bits: arrays of uint32, or of uint64 for pairs. A value that was taken as a type is an array of that dtype.
-Arithmetic is NumPy's: float64 where a product must be exact, rounded once to the result.
+Registers hold bits: arrays of uint32, or of uint64 for pairs. A value that was taken as a type is an array of that
+dtype. Arithmetic is NumPy's: float64 where a product must be exact, rounded once to the result.
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ TOKEN = re.compile(
 LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!=", "<>"), ("<", ">", "<=", ">="), ("<<", ">>"),
           ("+", "-"), ("*", "/", "%"))  # fmt: skip
 LOGIC = {"||": "|", "&&": "&"}
-TYPES = ("u1", "i1", "u4", "i4", "u8", "i8", "b8", "u16", "i16", "b16", "f16", "bf16", "i24", "u24", "u32", "i32", "b32",
-         "f32", "u64", "i64", "b64", "f64", "fp8", "bf8")  # fmt: skip
+TYPES = (
+    "u1", "i1", "u4", "i4", "u8", "i8", "b8", "u16", "i16", "b16", "f16", "bf16", "i24", "u24", "u32", "i32", "b32", "f32",
+    "u64", "i64", "b64", "f64", "fp8", "bf8",
+)  # fmt: skip
 CONSTANTS = {"INF": "INF", "NAN": "NAN", "OVERFLOW_F32": "INF", "UNDERFLOW_F32": "0.0"}
 ENDS = (";", "if", "elsif", "else", "endif", "endfor")  # of a sentence
 OUTPUTS = ("D0", "D1", "SCC", "VCC", "EXEC")
@@ -363,7 +365,9 @@ def translate(text: str, name: str, before: str = "") -> Translation:
     writer.block(("",))
     outputs = tuple(writer.written)
     inputs = tuple(sorted(writer.read))
-    started = [f"{told.replace(' lane', '_lane')} = None" for told in outputs if told.replace(" lane", "_lane") not in inputs]
+    started = [
+        f"{told.replace(' lane', '_lane')} = None" for told in outputs if told.replace(" lane", "_lane") not in inputs
+    ]
     started += [f"{told} = None" for told in sorted(writer.local) if f"{told} = zeros" not in "".join(writer.lines)]
     returned = ", ".join(told.replace(" lane", "_lane") for told in outputs)
     body = [f"    {line}" for line in started] + writer.lines + [f"    return ({returned},)"]

@@ -79,8 +79,12 @@ def _perm_b32(S0: Array, S1: Array, S2: Array) -> tuple[Array]:
     for place in range(0, 32, 8):
         select = (S2 >> np.uint32(place)) & np.uint32(0xFF)
         byte = (data >> ((select & np.uint32(7)).astype(np.uint64) * np.uint64(8))) & np.uint64(0xFF)
-        signs = (data >> (((select - np.uint32(8)) & np.uint32(3)).astype(np.uint64) * np.uint64(16) + np.uint64(15))) & np.uint64(1)
-        told = np.where(select < 8, byte, np.where(select < 12, signs * np.uint64(0xFF), np.where(select == 12, 0, 0xFF)))
+        signs = (
+            data >> (((select - np.uint32(8)) & np.uint32(3)).astype(np.uint64) * np.uint64(16) + np.uint64(15))
+        ) & np.uint64(1)
+        told = np.where(
+            select < 8, byte, np.where(select < 12, signs * np.uint64(0xFF), np.where(select == 12, 0, 0xFF))
+        )
         result |= told.astype(np.uint32) << np.uint32(place)
     return (result,)
 

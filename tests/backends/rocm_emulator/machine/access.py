@@ -18,12 +18,17 @@ from tests.backends.rocm_emulator.machine.state import LANES, Waves
 Array = NDArray[Any]
 Addresses = Callable[[Waves], Array]
 OFF = 0x7F  # no scalar address, on gfx9
-SIZES = {"ubyte": 1, "sbyte": 1, "ushort": 2, "sshort": 2, "byte": 1, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12,
-         "dwordx4": 16, "dwordx8": 32, "dwordx16": 64, "b8": 1, "u8": 1, "i8": 1, "b16": 2, "u16": 2, "i16": 2, "b32": 4,
-         "b64": 8, "b96": 12, "b128": 16}  # fmt: skip
+SIZES = {
+    "ubyte": 1, "sbyte": 1, "ushort": 2, "sshort": 2, "byte": 1, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12,
+    "dwordx4": 16, "dwordx8": 32, "dwordx16": 64, "b8": 1, "u8": 1, "i8": 1, "b16": 2, "u16": 2, "i16": 2, "b32": 4,
+    "b64": 8, "b96": 12, "b128": 16,
+}  # fmt: skip
 SIGNED = ("sbyte", "sshort", "i8", "i16")
-NAME = re.compile(r"(?P<kind>global|buffer|scratch|flat|ds|s)_(?P<does>load|store|read2st64|read2|read|write2st64|write2|write)_"
-                  r"(?P<what>[a-z0-9]+)(?P<half>_d16_hi)?")  # fmt: skip
+NAME = re.compile(
+    r"(?P<kind>global|buffer|scratch|flat|ds|s)"
+    r"_(?P<does>load|store|read2st64|read2|read|write2st64|write2|write)"
+    r"_(?P<what>[a-z0-9]+)(?P<half>_d16_hi)?"
+)
 
 
 def made(instruction: Instruction, accumulators: int) -> Made:
@@ -72,7 +77,9 @@ class Private:
     def _places(self, addresses: Array, size: int) -> tuple[Array, ...]:
         offset = (addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)
         if ((offset + size) > self.bytes.shape[2]).any():
-            raise MemoryFault(f"{size} private bytes at {int(offset.max()):#x}, past the {self.bytes.shape[2]} of a lane")
+            raise MemoryFault(
+                f"{size} private bytes at {int(offset.max()):#x}, past the {self.bytes.shape[2]} of a lane"
+            )
         lane = (addresses >> np.uint64(32)).astype(np.int64)
         return (lane // LANES)[:, None], (lane % LANES)[:, None], offset[:, None] + np.arange(size)
 
@@ -94,9 +101,7 @@ def _loading(places: Addresses, shown: Any, space: Any, data: int, size: int, si
         lanes = waves.exec
         inside = lanes if shown is None else lanes & shown(waves)
         found = space(waves).load(np.broadcast_to(places(waves), lanes.shape)[inside], size)
-        if signed:
-            up = np.int32(32 - 8 * size)
-            found = ((found.view(np.int32) << up) >> up).view(np.uint32)
+        found = _extended(found, size) if signed else found
         for word in range(found.shape[1]):
             register = waves.vector[data + word]
             if shown is not None:
@@ -107,9 +112,7 @@ def _loading(places: Addresses, shown: Any, space: Any, data: int, size: int, si
     return run
 
 
-def _storing(
-    places: Addresses, shown: Any, space: Any, data: int, size: int, shift: int
-) -> Callable[[Waves], None]:
+def _storing(places: Addresses, shown: Any, space: Any, data: int, size: int, shift: int) -> Callable[[Waves], None]:
     """`shift`: of the bits of a register that are stored, where they are its high ones."""
     words = (size + 3) // 4
 
@@ -122,6 +125,12 @@ def _storing(
     return run
 
 
+def _extended(value: Array, size: int) -> Array:
+    """A number of so many bytes with its sign in all of a word."""
+    up = np.int32(32 - 8 * size)
+    return ((np.ascontiguousarray(value).view(np.int32) << up) >> up).view(np.uint32)
+
+
 def _signed(number: int, bits: int) -> int:
     return number - (1 << bits) if number >> (bits - 1) else number
 
@@ -131,6 +140,7 @@ def _global(one: Instruction) -> tuple[Addresses, frozenset[int], None]:
     offset = np.uint64(_signed(one.number("offset"), 13) & ((1 << 64) - 1))
     vector, scalar = one.number("addr"), one.number("saddr")
     if scalar == OFF:
+
         def wide(waves: Waves) -> Array:
             low, high = waves.vector[vector], waves.vector[vector + 1]
             return (low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))) + offset
@@ -246,10 +256,7 @@ def _local(one: Instruction, does: str, size: int, signed: bool, accumulators: i
                 waves.local.reads(at, size, who)
                 found.append(waves.local.load(at, size))
             for word, value in enumerate(np.concatenate(found, 1).T):
-                if signed:
-                    up = np.int32(32 - 8 * size)
-                    value = ((value.view(np.int32) << up) >> up).view(np.uint32)
-                waves.vector[target + word][lanes] = value
+                waves.vector[target + word][lanes] = _extended(value, size) if signed else value
             waves.waits.issue_local(fills)
 
         return read, touched | fills

@@ -1,7 +1,7 @@
 """Matrix instructions, and what moves between vector registers and accumulators.
 
-Where an element of a matrix lies is the CDNA 3 manual's, "Matrix Arithmetic Instructions". The sum over the shared axis is
-made in float64 and rounded once, where the device rounds on the way.
+Where an element of a matrix lies is the CDNA 3 manual's, "Matrix Arithmetic Instructions". The sum over the shared axis
+is made in float64 and rounded once, where the device rounds on the way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def product(one: Instruction, accumulators: int) -> Made:
     m, k = int(match["m"]), int(match["k"])
     each = k * m // LANES  # elements of A, and of B, that a lane holds: neighbours along the shared axis
     words, results = each * WIDTHS[match["type"]] // 32, m * m // LANES
-    a, b = (_register(one, name, one.number("acc") >> place & 1, accumulators) for place, name in enumerate(("src0", "src1")))
+    a, b = (
+        _register(one, name, one.number("acc") >> place & 1, accumulators)
+        for place, name in enumerate(("src0", "src1"))
+    )
     target = one.number("vdst") + (accumulators if one.number("acc_cd") else 0)
     begin, added = _addend(one, accumulators, results)
     rows, columns = _places(m, results)
@@ -150,7 +153,9 @@ def mixed(one: Instruction) -> Made:
             waves.put_vector(target, found.view(np.uint32))
             return
         kept = waves.vector[target] & np.uint32(0xFFFF_0000 >> place)
-        waves.put_vector(target, kept | (found.astype(np.float16).view(np.uint16).astype(np.uint32) << np.uint32(place)))
+        waves.put_vector(
+            target, kept | (found.astype(np.float16).view(np.uint16).astype(np.uint32) << np.uint32(place))
+        )
 
     return run, touched
 

@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.backends.rocm_emulator.isa.decode import Instruction, UnknownInstructionError
-from tests.backends.rocm_emulator.machine.state import VCC, Waves
+from tests.backends.rocm_emulator.machine.state import Waves
 
 Array = NDArray[Any]
 Reader = Callable[[Waves], Array]
 VECTOR, LITERAL = 256, 255  # in the nine bits of a source: the first vector register, and a word behind the code
 VCCZ, EXECZ, SCC = 251, 252, 253
-FLOATS = {240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0, 248: 0.15915494309189535}
+INVERSE_OF_TWO_PI = 0.15915494309189535
+FLOATS = {
+    240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0, 248: INVERSE_OF_TWO_PI,
+}  # fmt: skip
 FLOAT_DTYPES: dict[str, Any] = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
 SIGNS = {32: 0x8000_0000, 64: 1 << 63}
 # Keys of registers in the sets of what an instruction touches.
@@ -168,8 +171,3 @@ def put_scalar(waves: Waves, register: int, value: Array, wide: bool) -> None:
         waves.put_pair(register, np.broadcast_to(bits.astype(np.uint64), (waves.count,)))
     else:
         waves.put(register, bits.astype(np.uint32, copy=False))
-
-
-def carry_register(instruction: Instruction) -> int:
-    """The pair of scalar registers that holds a bit for each lane, read or written: VCC where the encoding names none."""
-    return instruction.raw.sdst.offset if instruction.has("sdst") else VCC

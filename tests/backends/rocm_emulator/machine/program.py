@@ -131,4 +131,6 @@ JUMPS_IF: dict[str, Callable[[Waves], Any]] = {
     "s_cbranch_execz": lambda waves: waves.pair(EXEC) == 0,
     "s_cbranch_execnz": lambda waves: waves.pair(EXEC) != 0,
 }
-READ_BY_JUMPS = {name: frozenset({VCC + SCALAR_KEY, VCC + 1 + SCALAR_KEY}) for name in ("s_cbranch_vccz", "s_cbranch_vccnz")}
+READ_BY_JUMPS = {
+    name: frozenset({VCC + SCALAR_KEY, VCC + 1 + SCALAR_KEY}) for name in ("s_cbranch_vccz", "s_cbranch_vccnz")
+}

@@ -1,7 +1,7 @@
 """What is under way: accesses that were issued, and the counters by which a program waits for them.
 
-The model's accesses are done at once. What a device may still have under way is kept beside, so that a program that uses
-a register too early is found.
+The model's accesses are done at once. What a device may still have under way is kept beside, so that a program that
+uses a register too early is found.
 """
 
 from __future__ import annotations
