@@ -55,11 +55,11 @@ def made(instruction: Instruction, accumulators: int) -> Made:
     field = "vdata" if instruction.has("vdata") else "vdst" if match["does"] == "load" else "data"
     data = instruction.number(field) + (accumulators if instruction.number("acc") else 0)
     words = (size + 3) // 4
-    touched |= keys(VECTOR + data, words)
     space = _space(match["kind"])
-    if match["does"] == "load":
+    if match["does"] == "load":  # what it fills may be under way already: loads finish in order
         run = _loading(places, shown, space, data, size, signed)
     else:
+        touched |= keys(VECTOR + data, words)
         run = _storing(places, shown, space, data, size, 16 if match["half"] else 0)
     return run, touched
 
@@ -225,7 +225,7 @@ def _scalar_load(one: Instruction, size: int) -> Made:
             waves.scalar[target + word][who] = found[:, word]
         waves.waits.issue_local(fills, unordered=True)
 
-    touched = keys(base, 2) | fills | (keys(extra, 1) if extra is not None else frozenset())
+    touched = keys(base, 2) | (keys(extra, 1) if extra is not None else frozenset())
     return run, touched
 
 
@@ -259,7 +259,7 @@ def _local(one: Instruction, does: str, size: int, signed: bool, accumulators: i
                 waves.vector[target + word][lanes] = _extended(value, size) if signed else value
             waves.waits.issue_local(fills)
 
-        return read, touched | fills
+        return read, touched
 
     sources = [one.number(name) + shift for name in ("data0", "data1")[: len(offsets)]]
 
@@ -289,4 +289,4 @@ def permute(one: Instruction) -> Made:
         waves.put_vector(target, found)
         waves.waits.issue_local(frozenset((target,)))
 
-    return run, keys(VECTOR + address, 1) | keys(VECTOR + data, 1) | keys(VECTOR + target, 1)
+    return run, keys(VECTOR + address, 1) | keys(VECTOR + data, 1)

@@ -26,7 +26,7 @@ SCALAR_KEY = 1000
 
 
 def source(instruction: Instruction, name: str) -> tuple[Reader, frozenset[int]]:
-    """How to read an operand: uint32 or, of pairs, uint64, [waves, lanes] or what broadcasts to it; and what it touches.
+    """How to read an operand, as uint32 or, of pairs, uint64 [waves, lanes], or less; and what it touches.
 
     Args:
         name: of the field.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.backends.rocm_emulator.machine.faults import WaitFault
+
 Registers = frozenset[int]
 NONE: Registers = frozenset()
 
@@ -29,13 +31,22 @@ class Waits:
 
     def issue_vector(self, fills: Registers) -> None:
         """A load, or a store, which fills nothing."""
+        self._require_free(fills, [registers for registers, _ in self.scalar])
         self.vector.append(fills)
         self.pending |= fills
 
     def issue_local(self, fills: Registers, unordered: bool = False) -> None:
         """An access to local memory, or a scalar load."""
+        held = [registers for registers, other in self.scalar if other or unordered]
+        self._require_free(fills, [*self.vector, *held])
         self.scalar.append((fills, unordered))
         self.pending |= fills
+
+    @staticmethod
+    def _require_free(fills: Registers, held: list[Registers]) -> None:
+        """Two loads into one register are in order where both are of the same kind, and otherwise are not."""
+        if any(not fills.isdisjoint(registers) for registers in held):
+            raise WaitFault("it fills a register that a load of another kind may still fill")
 
     def wait(self, vector: int, scalar: int) -> None:
         """Until no more than so many are under way."""
