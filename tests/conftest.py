@@ -89,11 +89,15 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_code_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What one worker compiles the others read, and no other session: each compiles what it tests."""
+def _own_code_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What one worker compiles the others read, and so does the next session of this checkout.
+
+    An entry is named by all that its code depends on, our own code among it. --slow reads none from before.
+    """
     made = tmp_path_factory.getbasetemp()
     session = made.parent if os.environ.get("PYTEST_XDIST_WORKER") else made
-    os.environ["HEADRACE_CODE_CACHE"] = str(session / "code")
+    kept = None if request.config.getoption("--slow") else getattr(request.config, "cache", None)
+    os.environ["HEADRACE_CODE_CACHE"] = str(session / "code" if kept is None else kept.mkdir("code"))
 
 
 @pytest.fixture(scope="session", autouse=True)

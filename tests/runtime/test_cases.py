@@ -64,6 +64,7 @@ def test_p5_half_precision_decoder_is_finite_whatever_is_padded() -> None:
         np.testing.assert_allclose(one, other, atol=2e-2)
 
 
+@pytest.mark.slow(reason="test_x1_x2_one_graph_for_every_shape, and test_call_n_equals_call_one of the same model")
 def test_p7_the_same_tokens_thirty_times_through_one_graph() -> None:
     """P7: 20 positions of which 18 are usable, 6 and 17 tokens."""
     with compilations() as made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -85,7 +86,7 @@ class Asked:
     def lane(self) -> None:
         """Nothing is compiled."""
 
-    def encoded_rows(self, encoded: list[Encoded]) -> list[Any]:
+    def encoded_rows(self, encoded: list[Encoded], texts: Sequence[int]) -> list[Any]:
         if self.module is None:
             return [made_up(one, len(self.labels.names)) for one in encoded]
         import torch
