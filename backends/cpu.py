@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from headrace.backends.inductor.compile import Compiled, compile_program, load_package
+from headrace.backends.inductor.compiled import Compiled, load_package
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.errors import TargetError
 from headrace.ir import Program
@@ -44,6 +44,8 @@ class Cpu(OnTensors):
 
     def compile(self, program: Program) -> Compiled:
         """Compile ahead of time."""
+        from headrace.backends.inductor.compile import compile_program  # and all of torch's compiler
+
         return compile_program(program)
 
     def load(self, path: Path, program: Program) -> Compiled:

@@ -83,6 +83,10 @@ class Memory(Protocol):
 
     ahead: bool
     """Whether executables of cached programs also take ids that lie on the target, and return before it is done."""
+    pools: bool
+    """Whether it runs cached programs that pool the rows of a text as its pieces come."""
+    tensors: bool
+    """Whether caches and outputs are tensors of torch, else they are arrays of numpy."""
 
     @property
     def cache_bytes(self) -> int:

@@ -151,8 +151,8 @@ def check(eager: Any, model: Any) -> None:
     rounded = [logits(eager, ids) for ids in texts]
     exact = [logits(eager.float(), ids) for ids in texts]
     compared = same = theirs = 0
-    for prompt, one, near, wanted in zip(prompts, found, rounded, exact, strict=True):
-        near, wanted = near[len(prompt) - 1 : -1], wanted[len(prompt) - 1 : -1]
+    for prompt, one, half, single in zip(prompts, found, rounded, exact, strict=True):
+        near, wanted = (made[len(prompt) - 1 : -1] for made in (half, single))
         top = wanted.topk(2)
         sure = top.values[:, 0] - top.values[:, 1] > 2 * (near - wanted).abs().amax(-1)
         compared += int(sure.sum())

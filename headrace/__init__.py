@@ -25,6 +25,7 @@ from headrace.errors import (
     VerifyError,
     missing_library,
 )
+from headrace.utils.gc_freeze import importing
 from headrace.utils.scratch import require_cache
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def __getattr__(name: str) -> Any:
     if LAZY[name] in TRACING:
         require_cache()
     try:
-        return getattr(importlib.import_module(LAZY[name]), name)
+        with importing():
+            return getattr(importlib.import_module(LAZY[name]), name)
     except ImportError as error:
         if (refusal := missing_library(error, f"headrace.{name}")) is None:
             raise

@@ -116,7 +116,7 @@ class Decodes:
         """`run` is the compiled program; it takes its inputs by position, on the device."""
         self._run, self._program = run, program
         self._captures: dict[Size, Capture] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
         self._lie: tuple[int, ...] = ()  # where the caches do: a graph holds for no other place
 
     def __call__(self, size: Size, given: Given, caches: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
@@ -131,7 +131,7 @@ class Decodes:
         if (lie := tuple(cache.data_ptr() for cache in caches.values())) != self._lie:
             torch.cuda.synchronize()  # none of them may still run
             self._captures.clear()
-            self._lie = lie
+            self._pool, self._lie = torch.cuda.graph_pool_handle(), lie  # a pool ends with its last graph
         if room not in self._captures:
             self._captures[room] = self._capture(room, caches)
         capture = self._captures[room]

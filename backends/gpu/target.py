@@ -44,7 +44,7 @@ class Gpu:
     libraries = ("torch", "triton")
     runs_code = True
     layout = Layout.PACKED
-    ahead = True
+    ahead, pools, tensors = True, True, True
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 

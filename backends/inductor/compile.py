@@ -6,12 +6,9 @@ again: ahead-of-time code carries no guards.
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +16,15 @@ from torch import Tensor, fx
 
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
+from headrace.backends.inductor.compiled import CODE_BYTES, Compiled
 from headrace.backends.inductor.layers import roll_layers
-from headrace.backends.inductor.packages import Runner, compile_module, compose, read_package, write_package
+from headrace.backends.inductor.memory import compose
+from headrace.backends.inductor.packages import compile_module, write_package
 from headrace.backends.inductor.paged import use_host_attention
+from headrace.backends.inductor.runner import Runner
 from headrace.ir import Layout, MaskKind, Program, Window
-from headrace.ops import cached, stateful  # noqa: F401 - code that is loaded calls their operators
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
-from headrace.utils.forks import on_living_threads
+from headrace.utils.gc_freeze import sparing_the_old
 from headrace.utils.scratch import room_told
 
 
@@ -104,8 +103,6 @@ def plain_mask(
     return materialise_mask(padding, batch, q_len, kv_len, q_offset, kv_offset, kind, Window(*window), device)
 
 
-# What the files on the way to compiled code take, without any weights.
-CODE_BYTES = 1 << 26
 Decompositions = Mapping[Any, Callable[..., Tensor]]
 DECOMPOSITIONS: Decompositions = {
     ATTENTION: sdpa_attention,
@@ -115,46 +112,18 @@ DECOMPOSITIONS: Decompositions = {
 }
 
 
-class Compiled:
-    """An ahead-of-time compiled program."""
-
-    def __init__(self, runner: Runner, program: Program, write: Callable[[Path], object]) -> None:
-        """Take what runs the program's inputs in its order, and what writes it to a package."""
-        self.calls = 0
-        self._run, self._write = runner, write
-        self._inputs, self._alone = program.signature.input_names, len(program.signature.outputs) == 1
-
-    @on_living_threads
-    @torch.no_grad()
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Run the compiled code: its output, or a tuple of several."""
-        self.calls += 1
-        outputs = self._run([inputs[name] for name in self._inputs])
-        return outputs[0] if self._alone else tuple(outputs)
-
-    def save(self, path: Path) -> None:
-        """Write a package."""
-        self._write(path)
-
-
-def load_package(package: Path, program: Program) -> Compiled:
-    """Load what a compiled program's `save` wrote."""
-    with room_told("A copy of the compiled code, which loading takes,", package.stat().st_size):
-        runner = read_package(package)
-    return Compiled(runner, program, partial(shutil.copyfile, package))
-
-
 def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
     """Compile a program ahead of time, the IR's operators by what they are made of and layers that repeat once."""
-    with quiet(), room_told("The compiled model", CODE_BYTES):
+    with quiet(), sparing_the_old(), room_told("The compiled model", CODE_BYTES):
         module = _module(program, decompositions)
         with debug.stage("layers"):
             stacks = roll_layers(module)
         with debug.stage("code"):
             code, weights = compile_module(module, _example(program), stacks, _label(program))
         with debug.stage("load code"):
-            runner = Runner(code.files(), compose(weights))
-    return Compiled(runner, program, lambda path: write_package(path, code, compose(weights)))
+            memory = compose(weights)
+            runner = Runner(code.files(), memory)
+    return Compiled(runner, program, lambda path: write_package(path, code, memory))
 
 
 def _module(program: Program, decompositions: Decompositions) -> fx.GraphModule:

@@ -2,40 +2,35 @@
 
 Code holds no weights and depends on none, so that it serves every model of the same graph, and the cache may keep it.
 torch by itself puts the weights into the library. No process ever gives that back, since its thread-local variables
-and unique symbols keep it where it is, so every model that was loaded and deleted would leave its weights behind.
+and unique symbols keep it where it is, so every model that was loaded and deleted would leave its weights behind. And
+no two processes would share them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
+import json
 import zipfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from headrace.backends.inductor.fingerprint import fingerprint
-from headrace.backends.inductor.weights import Parts, name_weights, owned, stand_in
-from headrace.compat.torch import CodeRunner, compile_code
-from headrace.errors import ArtifactError
+from headrace.backends.inductor.memory import Memory
+from headrace.backends.inductor.runner import CONSTANTS, INDEX
+from headrace.backends.inductor.weights import Parts, name_weights, stand_in
+from headrace.compat.torch import compile_code
 from headrace.utils.code_cache import fetch
-from headrace.utils.forks import Guard
-from headrace.utils.scratch import Scratch
 
-Weights = Mapping[str, Tensor]
-WEIGHTS, CONSTANTS = "weights.pt", "constants.pt"
 # Code that leaves its weights outside, and names them.
 OUTSIDE = {
     "aot_inductor.package": True,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.package_constants_on_disk_format": "pickle_weights",
 }
-# The folders of the libraries that this process has loaded, by what lies in them.
-_loaded: dict[str, Scratch] = {}
-_loading = Guard()
 
 
 class Code:
@@ -86,72 +81,13 @@ def _compiled(module: fx.GraphModule, example: tuple[Any, ...], weights: Mapping
     return content.getvalue()
 
 
-def compose(weights: Mapping[str, Parts]) -> dict[str, Tensor]:
-    """The weights in the tensors that code takes."""
-    return {name: torch.stack(parts) if len(parts) > 1 else owned(parts[0]) for name, parts in weights.items()}
-
-
-def write_package(package: Path, code: Code, weights: Weights) -> None:
-    """Write code and weights to one file."""
-    with zipfile.ZipFile(package, "w") as archive:
+def write_package(package: Path, code: Code, memory: Memory) -> None:
+    """Write weights and code to one file: the weights first, where pages begin, and an archive of the rest."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
         for name, content in code.files().items():
-            archive.writestr(name, content)
-        with archive.open(WEIGHTS, "w", force_zip64=True) as held:
-            torch.save(dict(weights), held)
-
-
-class Runner:
-    """Compiled code with weights of its own."""
-
-    def __init__(self, files: Mapping[str, bytes], weights: Weights) -> None:
-        """Load code.
-
-        Args:
-            files: the code's, by name.
-            weights: by the names that the code has for them; they are copied.
-        """
-        with _loading.lock:
-            library = _unpacked(files)
-        self._runner = CodeRunner(str(library), 1)
-        known = {**torch.load(io.BytesIO(files[CONSTANTS]), weights_only=True), **weights}
-        names = self._runner.get_constant_names_to_original_fqns()
-        # Copied: torch never gives up what it was only shown.
-        held = {name: known[source] for name, source in names.items()}
-        self._runner.update_constant_buffer(held, use_inactive=False, validate_full_updates=True, user_managed=False)
-
-    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs for inputs in the graph's order."""
-        outputs: list[Tensor] = self._runner.run(list(inputs))
-        return outputs
-
-
-def read_package(package: Path) -> Runner:
-    """Load what `write_package` wrote.
-
-    Raises:
-        ArtifactError: it is something else.
-    """
-    try:
-        with zipfile.ZipFile(package) as archive:
-            files = {name: archive.read(name) for name in archive.namelist() if name != WEIGHTS}
-            weights = torch.load(io.BytesIO(archive.read(WEIGHTS)), weights_only=True)
-        return Runner(files, weights)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ArtifactError(
-            f"{package} is no compiled code of this version: {error}. Compile the model again."
-        ) from error
-
-
-def _unpacked(files: Mapping[str, bytes]) -> Path:
-    """The library of some code, in the folder that it was first loaded from: a process then has it once."""
-    digest = hashlib.sha256()
-    for name, content in sorted(files.items()):
-        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(content).digest())
-    library = next(name for name in files if name.endswith(".so"))
-    held = _loaded.get(digest.hexdigest())
-    if held is None or not (held.path / library).exists():  # as after a fork whose parent has ended
-        held = Scratch()
-        for name, content in files.items():
-            (held.path / PurePath(name).name).write_bytes(content)
-        _loaded[digest.hexdigest()] = held
-    return held.path / library
+            files.writestr(name, content)
+        files.writestr(INDEX, json.dumps(memory.index()))
+    with package.open("wb") as file:
+        memory.write(file)
+        file.write(archive.getbuffer())

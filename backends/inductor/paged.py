@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from headrace.compat.torch import define
+from headrace.compat.torch_code import define
 from headrace.ir import CacheGroup, MaskKind, Window
 from headrace.ops import attention, cached
 

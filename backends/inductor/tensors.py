@@ -24,6 +24,7 @@ class OnTensors:
     runs_code = True
     layout = Layout.PADDED
     ahead = False
+    pools, tensors = True, True
 
     @property
     def target(self) -> Target:

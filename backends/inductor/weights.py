@@ -48,11 +48,6 @@ def layout(parts: Parts) -> tuple[torch.Size, tuple[int, ...]]:
     return whole.shape, whole.stride()
 
 
-def owned(weight: Tensor) -> Tensor:
-    """A weight in a storage of its own: code copies whole storages, from the weight's first value on."""
-    return weight if _owns(weight) else weight.clone()
-
-
 def _owns(weight: Tensor) -> bool:
     return weight.untyped_storage().nbytes() == weight.nbytes
 
@@ -69,7 +64,7 @@ def stand_in(parts: Parts) -> Tensor:
     bias of zeros is not added. Few numbers, which it writes into the code, are the weight's own.
     """
     if written(parts):
-        return (torch.stack(parts) if len(parts) > 1 else owned(parts[0])).clone()
+        return torch.stack(parts) if len(parts) > 1 else parts[0].clone()
     dtype, (shape, strides) = parts[0].dtype, layout(parts)
     made = torch.empty_strided(shape, strides, dtype=dtype)
     source = torch.Generator().manual_seed(0)

@@ -12,11 +12,21 @@ from headrace import graphs
 from headrace.backends.kernels import pooling  # noqa: F401 - registers the operators
 from headrace.backends.kernels.attention.op import Form, tile_rows, tuning_for
 from headrace.backends.kernels.attention.paged import paged_tuning
-from headrace.backends.kernels.tuning import Blocks
+from headrace.backends.kernels.recurrent import (  # noqa: F401 - registers the operators
+    channels,
+    chunk_scan,
+    delta_rule,
+    matrix_memory,
+    selective_scan,
+)
+from headrace.backends.kernels.recurrent.convolution import ROWS
+from headrace.backends.kernels.tuning import Blocks, Scan, scan_blocks
 from headrace.graphs.views import arguments, in_order
 from headrace.ir import OFFSETS, Window
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
+from headrace.ops.recurrent import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, TOKEN_SHIFT
+from headrace.ops.stateful import RECURRENCES, VARLEN
 
 TILES = torch.ops.headrace.varlen_tiles.default
 PAGED_TILES = torch.ops.headrace.paged_tiles.default
@@ -27,11 +37,23 @@ PAGED: dict[Any, tuple[Any, str]] = {
     ATTENTION_CROSS: (torch.ops.headrace.attention_cross_triton.default, "lengths"),
 }
 POOL_TRITON = torch.ops.headrace.pool_varlen_triton.default
+# Our operator for each recurrence of a packed row.
+RECURRENT_TRITON: dict[Any, Any] = {
+    kind.varlen: getattr(torch.ops.headrace, f"{kind.name}_triton").default for kind in RECURRENCES.values()
+}
+CONVOLUTION, SHIFT, DELTA_RULE = (
+    RECURRENCES[operator].varlen for operator in (CAUSAL_CONV1D, TOKEN_SHIFT, GATED_DELTA_RULE)
+)
+# Those that go in chunks, and the operand whose last dimension is the rows of their state.
+STATES: dict[Any, str] = {CHUNK_SCAN: "b", GATED_DELTA_RULE: "q"}
+SILU = torch.ops.aten.silu.default
 
 
 @dataclass(frozen=True)
 class UseKernels:
-    """Attention over rows and caches, and pooling, are our kernels. The tiles of a batch are listed once and shared.
+    """Attention over rows and caches, recurrences and pooling are our kernels.
+
+    The tiles of a batch are listed once and shared.
 
     Attributes:
         family: the architecture whose tunings they take, as `tuning.family` names it.
@@ -64,10 +86,18 @@ class UseKernels:
             elif node.target in PAGED:
                 blocks, rows = _paged_tuned(node, self.family)
                 _replace(graph, node, _paged(graph, node, listed(PAGED_TILES, rows), blocks))
+            elif node.target is CONVOLUTION:
+                _convolve(graph, node, listed(TILES, ROWS))
+            elif node.target is SHIFT:
+                _put(graph, node, RECURRENT_TRITON[SHIFT], (node.args[0], listed(TILES, ROWS)))
+            elif node.target in RECURRENT_TRITON:
+                tuned = _scan_tuned(node, self.family)
+                # The rule's triangular systems are solved for all chunks of a batch at once.
+                chunks = [listed(TILES, tuned.chunk)] if tuned and node.target is DELTA_RULE else []
+                said = [list(tuned)] if tuned else []
+                _put(graph, node, RECURRENT_TRITON[node.target], (*node.args, *chunks, *said))
             elif node.target is POOL_VARLEN:
-                with graph.inserting_before(node):
-                    pooled = graphs.call(graph, POOL_TRITON, node.args)
-                _replace(graph, node, pooled)
+                _put(graph, node, POOL_TRITON, node.args)
 
 
 def _tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
@@ -98,6 +128,31 @@ def _paged(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -> fx
     given |= {"tiles": tiles, "tuned": blocks.numbers, "counts": given[counted]}
     with graph.inserting_before(node):
         return graphs.call(graph, target, in_order(target, given))
+
+
+def _convolve(graph: fx.Graph, node: fx.Node, tiles: fx.Node) -> None:
+    """A convolution, and the SiLU that alone reads it, in one kernel."""
+    users = list(node.users)
+    activated = len(users) == 1 and users[0].target is SILU
+    last = users[0] if activated else node
+    _put(graph, last, RECURRENT_TRITON[CONVOLUTION], (*node.args[:-1], tiles, activated))
+    if activated:
+        graph.erase_node(node)
+
+
+def _scan_tuned(node: fx.Node, family: str) -> Scan | None:
+    """The blocks of a recurrence that goes in chunks; None of one that goes token by token."""
+    kind, given = VARLEN[node.target], arguments(node)
+    if kind.operator not in STATES:
+        return None
+    rows = given[STATES[kind.operator]].meta["val"]
+    return scan_blocks(family, kind.name, rows.dtype, rows.shape[-1])
+
+
+def _put(graph: fx.Graph, old: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(old):
+        new = graphs.call(graph, target, args)
+    _replace(graph, old, new)
 
 
 def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:

@@ -118,6 +118,13 @@ class Session:
         filled = {name: np.pad(inputs[name], _below(size - batch, inputs[name]), mode="edge") for name in self.inputs}
         return [found[:batch] for found in _run(self._for_shape(size, length), filled, outputs)]
 
+    def copy(self, path: Path) -> None:
+        """Copy the file, and the data beside it, which it knows by name."""
+        shutil.copyfile(self.path, path)
+        data = self.path.with_name(f"{self.path.name}_data")
+        if data.is_file():
+            shutil.copyfile(data, path.with_name(data.name))
+
     def _for_shape(self, batch: int, length: int) -> onnxruntime.InferenceSession:
         """A session whose dimensions are fixed; the least recently used goes where there are too many."""
         fixed = self._fixed()
@@ -259,12 +266,8 @@ class Executable:
         return found[0] if len(found) == 1 else tuple(found)
 
     def save(self, path: Path) -> None:
-        """Copy the file, and the data beside it, which it knows by name."""
-        source = self._session.path
-        shutil.copyfile(source, path)
-        data = source.with_name(f"{source.name}_data")
-        if data.is_file():
-            shutil.copyfile(data, path.with_name(data.name))
+        """Copy the file, and the data beside it."""
+        self._session.copy(path)
 
 
 def right_padded(padding: NDArray[Any]) -> NDArray[np.int64]:

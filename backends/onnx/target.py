@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.backends.onnx import names
+from headrace.backends.onnx.past import PastExecutable
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.backends.onnx.session import HOST, Executable, Session, find_providers
 from headrace.ir import Layout, Program
@@ -32,6 +34,7 @@ class Onnx:
     libraries: tuple[str, ...] = ()
     runs_code = False
     layout = Layout.PADDED
+    pools, tensors = False, False
 
     def __init__(self, provider: str | None = None, device: int | None = None) -> None:
         """`provider` is one of `PROVIDERS`, None for the best; `device` is one of several, by its number."""
@@ -62,7 +65,19 @@ class Onnx:
         """In float32."""
         return output.astype(np.float32, copy=False)
 
-    def compile(self, program: Program) -> Executable:
+    @property
+    def cache_bytes(self) -> int:
+        """Half of what the host has free."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+    def resized(self, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """A larger copy, zeros past what there was."""
+        made = np.zeros(shape, dtype)
+        if array is not None:
+            made[: len(array)] = array
+        return made
+
+    def compile(self, program: Program) -> Executable | PastExecutable:
         """Write the program in the profile std, and load that."""
         from headrace.backends.onnx.export.graph import build
         from headrace.backends.onnx.export.weights import write
@@ -70,14 +85,20 @@ class Onnx:
         folder = Scratch()
         path = folder.path / f"{program.signature.outputs[0].kind}.onnx"
         with room_told("The ONNX model"):
-            write(build(program, PROFILES["std"]), path, EXTERNAL_FROM)
-        return Executable(Session(path, self._providers, device=self._device), _names(program), keep=folder)
+            write(build(program, PROFILES["std"], last=True), path, EXTERNAL_FROM)
+        return _executable(Session(path, self._providers, device=self._device), program, folder)
 
-    def load(self, path: Path, program: Program) -> Executable:
+    def load(self, path: Path, program: Program) -> Executable | PastExecutable:
         """Load a file, or take other outputs of one that is loaded."""
         if path not in self._sessions:
             self._sessions[path] = Session(path, self._providers, device=self._device)
-        return Executable(self._sessions[path], _names(program))
+        return _executable(self._sessions[path], program)
+
+
+def _executable(session: Session, program: Program, keep: Any = None) -> Executable | PastExecutable:
+    if program.form.layout is Layout.CACHED:
+        return PastExecutable(session, program, keep)
+    return Executable(session, _names(program), keep)
 
 
 def _names(program: Program) -> list[str]:

@@ -18,6 +18,7 @@ from headrace.errors import LoadError
 from headrace.frontend.eager.devices import on_host
 from headrace.frontend.load.adapters import require_no_bare_adapter
 from headrace.frontend.load.config import readable
+from headrace.frontend.load.decoding import config_text
 from headrace.frontend.load.flag_embedding import FILES as TOKEN_LAYERS
 from headrace.frontend.load.flag_embedding import token_interaction, unweighed, with_token_scores
 from headrace.frontend.load.keys import require_known
@@ -43,7 +44,7 @@ from headrace.frontend.load.sentence_transformers.sentence_modules import (
     read_similarity,
 )
 from headrace.frontend.load.sentence_transformers.text_rules import config_options, read_text_rules, tokenizer_options
-from headrace.frontend.load.side_files import SIDE_FILES, linked_out, side_files
+from headrace.frontend.load.side_files import GENERATION, SIDE_FILES, linked_out, side_files
 from headrace.frontend.load.text_side import TextSide
 from headrace.frontend.load.weights import WEIGHTS, read_weights
 from headrace.ir import Interaction, Similarity, TextRules
@@ -246,6 +247,8 @@ def _from_module(module: nn.Module, dtype: torch.dtype, tokenizer: Any, tower: s
     config = next((c for c in configs if hasattr(c, "to_diff_dict")), None)
     name = f"a {module.__class__.__name__} module"
     side = {} if config is None else {"config.json": config.to_json_string(use_diff=False)}
+    if (generation := config_text(module)) is not None:
+        side[GENERATION] = generation
     return Checkpoint(name, module, config, tokenizer, None, (), side)
 
 

@@ -59,9 +59,19 @@ MOOT_SAMPLING: dict[str, tuple[Any, ...]] = {
 
 def held_config(module: nn.Module) -> dict[str, Any]:
     """The generation config of a module, or of one within it; of a folder, transformers has read it into the module."""
-    found = (getattr(one, "generation_config", None) for one in module.modules())
-    made = next((one for one in found if hasattr(one, "to_dict")), None)
+    made = _held(module)
     return {} if made is None else dict(made.to_dict())
+
+
+def config_text(module: nn.Module) -> str | None:
+    """The same as its file's text, None where there is none."""
+    made = _held(module)
+    return None if made is None else str(made.to_json_string())
+
+
+def _held(module: nn.Module) -> Any:
+    found = (getattr(one, "generation_config", None) for one in module.modules())
+    return next((one for one in found if hasattr(one, "to_dict")), None)
 
 
 def read_decoding(config: Mapping[str, Any], vocabulary: int, *, pair: bool) -> Decoding:

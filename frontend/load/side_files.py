@@ -9,6 +9,7 @@ from headrace.errors import LoadError
 from headrace.frontend.load.sentence_transformers.pipeline import MODULES, SETTINGS, TRANSFORMER_FILES
 from headrace.utils.inside import inside
 
+GENERATION = "generation_config.json"
 SIDE_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 # What a tokenizer reads of its folder.
 TEXT_FILES = (*SIDE_FILES, "additional_chat_templates/*.jinja")
@@ -16,7 +17,7 @@ TEXT_FILES = (*SIDE_FILES, "additional_chat_templates/*.jinja")
 
 def side_files(folder: Path, weights: Path) -> dict[str, str | None]:
     """The texts of the folder's side files; those of the transformer's own folder lie at the top, where users look."""
-    found = [(weights, name) for name in ("config.json", *TRANSFORMER_FILES)]
+    found = [(weights, name) for name in ("config.json", GENERATION, *TRANSFORMER_FILES)]
     found += [(folder, name) for name in (MODULES, SETTINGS)]
     found += [(folder, str(path.relative_to(folder))) for path in folder.glob("[0-9]_*/config.json")]
     there = [(where, name) for where, name in found if (where / name).is_file()]

@@ -30,7 +30,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
-    "CodeRunner",
     "ConstraintViolationError",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -42,7 +41,6 @@ __all__ = [
     "argument_names",
     "compile_code",
     "compiler_settings",
-    "define",
     "enable_python_dispatcher",
     "free_unbacked_symbols",
     "guarded",
@@ -71,8 +69,6 @@ COMPOSITE_KEY = torch._C.DispatchKey.CompositeImplicitAutograd
 GUARDED = re.compile(r"L\['(\w+)'\]")
 # The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
 scaled_mm = torch._scaled_mm
-# What operators are defined in that are no `custom_op`.
-LIBRARY = torch.library.Library("headrace", "FRAGMENT")  # type: ignore[no-untyped-call]
 # Of Inductor's options. Headers compiled once for all cost 300 MB and as much time as five models gain by them.
 BRIEF = {"aot_inductor.precompile_headers": False}
 # Where the compiler need not be tried with each instruction set that the processor has: every one that compiles torch's
@@ -80,8 +76,6 @@ BRIEF = {"aot_inductor.precompile_headers": False}
 X86 = ("x86_64", "AMD64")
 # Up to 2.12 the plan of memory counts what a loop computes among what surrounds the loop, and fails.
 LOOPS_PLANNED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-# Runs code that was compiled ahead of time for the CPU, from its library.
-CodeRunner = torch._C._aoti.AOTIModelContainerRunnerCpu
 
 
 def operator_name(target: Any, default: str | None = None) -> str | None:
@@ -226,7 +220,10 @@ def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping
         chosen["allow_buffer_reuse"] = False
     if inductor.config.cpp.vec_isa_ok is None and platform.machine() in X86:
         chosen["cpp.vec_isa_ok"] = True
-    return inductor.aot_compile(module, args, options=chosen)
+    from headrace.compat.torch_builds import brief_builds  # imports the compiler, which who only loads code never needs
+
+    with brief_builds(), without_stacks(), without_code(), shapes_at_once():
+        return inductor.aot_compile(module, args, options=chosen)
 
 
 def compiler_settings() -> str:
@@ -262,24 +259,6 @@ def index_below(number: Tensor, count: int) -> Any:
     torch._check(index >= 0)  # type: ignore[no-untyped-call]
     torch._check(index < count)  # type: ignore[no-untyped-call]
     return index
-
-
-def define(schema: str, run: Callable[..., Tensor], like: Callable[..., Tensor]) -> Any:
-    """Define an operator of ours, `name(...) -> Tensor`, on any device.
-
-    Not by `custom_op`: a step of decoding calls some of them in every layer, and its checks take longer than the work.
-
-    Args:
-        like: what the result looks like, from operands without values.
-
-    Returns:
-        The operator.
-    """
-    name = schema.partition("(")[0]
-    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
-    LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"headrace::{name}", like, lib=LIBRARY)
-    return getattr(torch.ops.headrace, name).default
 
 
 def schema_arguments(target: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:

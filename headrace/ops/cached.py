@@ -13,7 +13,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from headrace.compat.torch import define
+from headrace.compat.torch_code import define
 from headrace.ir import CacheGroup, MaskKind, Window
 from headrace.ops import attention
 from headrace.ops.packed import distance_bias

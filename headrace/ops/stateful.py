@@ -1,13 +1,18 @@
-"""The recurrent operators of the cached form: sequences after one another in one row, each from the state that it left.
+"""The recurrent operators of rows in which sequences follow one another: packed ones, and those of the cached form.
 
-`headrace::NAME_state` takes what `headrace::NAME` does, with one row of tokens in which sequences follow one another,
-then a pool of states [N, ...] which it writes, and int32 `rows` [n] (the row of each sequence in the pool),
+`headrace::NAME_varlen` takes what `headrace::NAME` does, with one row of tokens, then int32 `cu_seqlens` [n + 1], where
+each sequence begins, and the end of the last. Every sequence begins from nothing; empty ones are allowed, and tokens
+past the last one are zeros in the answer. That is laid out token by token, whichever dimension its tokens follow.
+
+`headrace::NAME_state` goes on from the state that each sequence left: it takes what `headrace::NAME` does, with one
+such row, then a pool of states [N, ...] which it writes, and int32 `rows` [n] (the row of each sequence in the pool),
 `cu_seqlens` [n + 1] and `context` [n], how many of its tokens came before. A sequence of no context begins from
 nothing, whatever its row holds, and one of no tokens leaves its row as it is.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.compat.torch import define
+from headrace.compat.torch_code import define
 from headrace.ir import PoolKind
 from headrace.ops import linear_recurrence as linear
 from headrace.ops import recurrent
@@ -89,9 +94,30 @@ class Recurrence:
                 state[rows[order]] = after[0].to(state.dtype)
         return y
 
+    def each(self, *given: Any) -> Tensor:
+        """The definition of the packed operator: every sequence alone."""
+        *operands, cu_seqlens = given
+        y = self._by_token(*given).zero_()
+        for begin, end in itertools.pairwise(cu_seqlens.tolist()):
+            if end > begin:
+                own = self._of(operands, lambda x, dim, begin=begin, end=end: x.narrow(dim, begin, end - begin))
+                y.narrow(self.answer, begin, end - begin).copy_(self.operator(*own))
+        return y
+
+    def _by_token(self, *given: Any) -> Tensor:
+        """An answer without values, laid out token by token."""
+        like = self.like(*given[:-1]).movedim(self.answer, 1)
+        return like.new_empty(like.shape).movedim(1, self.answer)
+
     def _of(self, operands: list[Any], part: Callable[..., Tensor]) -> list[Any]:
         """The operands, of those that have tokens a part."""
         return [x if x is None or dim is None else part(x, dim) for x, dim in zip(operands, self.along, strict=True)]
+
+    @cached_property
+    def varlen(self) -> Any:
+        """The operator of a packed row: by `each`, on any device."""
+        taken = self.schema.replace(") ->", ", Tensor cu_seqlens) ->")
+        return define(f"{self.name}_varlen{taken}", self.each, self._by_token)
 
     @cached_property
     def going_on(self) -> Any:
@@ -137,6 +163,7 @@ RECURRENCES: dict[Any, Recurrence] = {
         ),
     )
 }  # fmt: skip
+VARLEN: dict[Any, Recurrence] = {one.varlen: one for one in RECURRENCES.values()}
 STATEFUL: dict[Any, Recurrence] = {one.going_on: one for one in RECURRENCES.values()}
 
 

@@ -18,13 +18,13 @@ from headrace.ops.attention import ATTENTION, MASK, POOL
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.ops.quantized import LINEAR_FP8
-from headrace.ops.stateful import POOL_STATE, RECURRENCES, STATEFUL
+from headrace.ops.stateful import POOL_STATE, RECURRENCES, STATEFUL, VARLEN
 from headrace.verify.signature import Breach
 from headrace.verify.view import View, differs, dtype, shape
 
 OPERATORS = {
-    Layout.PADDED: (ATTENTION, MASK, POOL),
-    Layout.PACKED: (ATTENTION_VARLEN, POOL_VARLEN),
+    Layout.PADDED: (ATTENTION, MASK, POOL, *RECURRENCES),
+    Layout.PACKED: (ATTENTION_VARLEN, POOL_VARLEN, *VARLEN),
     Layout.CACHED: (ATTENTION_PAGED, ATTENTION_CROSS, POOL_STATE, POOL_VARLEN, *STATEFUL),
 }
 # What an operator that takes no such arguments says: every key of an encoder is seen.
@@ -139,7 +139,7 @@ def recurrences_match_nodes(view: View) -> Iterator[Breach]:
         elif any(size < 0 for size in spec.state if isinstance(size, int)):
             yield spec.node, f"a state of {spec.state}"
     known = [spec.node for spec in specs]
-    for node in view.of(*RECURRENCES, *STATEFUL):
+    for node in view.of(*RECURRENCES, *VARLEN, *STATEFUL):
         if node.name not in known:
             yield node.name, f"a recurrence without a spec; there are those of {', '.join(known) or 'none'}"
     places = {node.name: place for place, node in enumerate(view.nodes)}
@@ -151,7 +151,7 @@ def recurrences_match_nodes(view: View) -> Iterator[Breach]:
 def _operator(node: fx.Node) -> str:
     if node.target in CONVOLUTIONS:
         return CONVOLUTION
-    kind = RECURRENCES.get(node.target) or STATEFUL.get(node.target)
+    kind = RECURRENCES.get(node.target) or VARLEN.get(node.target) or STATEFUL.get(node.target)
     return kind.name if kind else ""
 
 
@@ -200,8 +200,9 @@ def _in_one_row(view: View, layout: Layout) -> Iterator[Breach]:
     for node in view.of(*OPERATORS[layout]):
         if arguments(node)["cu_seqlens"] is not offsets:
             yield node.name, f"it finds its sequences by {arguments(node)['cu_seqlens']}, not by {OFFSETS}"
-    for spec in program.nodes.recurrent if layout is Layout.PACKED else ():
-        yield spec.node, "it would carry state from one sequence of a packed row to the next"
+    for spec in program.nodes.recurrent:
+        if spec.operator == CONVOLUTION:
+            yield spec.node, "it would carry state from one sequence of the row to the next"
 
 
 def caches_kept(view: View) -> Iterator[Breach]:

@@ -1,8 +1,9 @@
 """Rewrite a padded program to a packed one: no padding is ever computed.
 
 The sequences of a batch follow one another in a single row of T tokens, and `cu_seqlens` says where each begins.
-Every attention becomes `attention_varlen`, the mask nodes die, and pooling gathers by `cu_seqlens`. Nothing else in
-the graph changes: what works on tokens one by one does not see where a sequence ends.
+Every attention becomes `attention_varlen`, every recurrence the operator of its name for such rows, the mask nodes die,
+and pooling gathers by `cu_seqlens`. Nothing else in the graph changes: what works on tokens one by one does not see
+where a sequence ends.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from torch.export import Dim, ExportedProgram
 from headrace import debug, feed, graphs, sample
 from headrace.errors import TraceError
 from headrace.graphs.views import arguments, attention_nodes
-from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program, Role
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program, RecurrentSpec, Role
 from headrace.lowering.decide.padding import same, shared_value, wide_outputs
+from headrace.lowering.recover.shifts import recover_shifts
 from headrace.lowering.types.relative_bias import Distance, read_biases
 from headrace.ops.attention import ATTENTION, POOL
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
+from headrace.ops.stateful import RECURRENCES, VARLEN, Recurrence
 
 ROW, TOKENS, BOUNDS = Axis("row", 1), Axis("tokens"), Axis("bounds")
 LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
@@ -41,12 +44,9 @@ class Pack:
         """Swap the nodes that know of sequences, export what that leaves, and hold it against the padded program.
 
         Raises:
-            TraceError: an attention has a bias that is a tensor of its own, or state crosses from one sequence to the
-                next.
+            TraceError: an attention has a bias that is a tensor of its own, a convolution looks at later tokens, or
+                state crosses from one sequence to the next.
         """
-        if program.nodes.recurrent:
-            carriers = ", ".join(f"{node.node} ({node.operator})" for node in program.nodes.recurrent)
-            raise TraceError(f"{carriers} would carry state from one sequence of a packed batch to the next.")
         if (shared := shared_value(program)) is not None:
             raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
         module = graphs.flat_module(program.graph)
@@ -63,6 +63,7 @@ class Pack:
         specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
         packed = program.with_(
             exported=exported, inputs=given, layout=Layout.PACKED, attention=specs,
+            recurrent=_recurrent_specs(exported, program),
             recovered=tuple(spec.node for spec in specs if spec.recovered),
         )  # fmt: skip
         _compare(program, packed, LENGTHS)
@@ -115,6 +116,7 @@ def _biases(program: Program) -> list[Distance | None]:
 
 def _swap(module: fx.GraphModule, program: Program) -> None:
     graph, left = module.graph, iter(enumerate(_biases(program)))
+    recover_shifts(graph)
     named = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     last = list(named.values())[-1]
     with graph.inserting_after(last):
@@ -127,6 +129,10 @@ def _swap(module: fx.GraphModule, program: Program) -> None:
             with graph.inserting_before(node):
                 new = graph.call_function(POOL_VARLEN, (pool["hidden"], offsets, pool["kind"]))
             _replace(graph, node, new)
+        elif (kind := RECURRENCES.get(node.target)) is not None:
+            with graph.inserting_before(node):
+                new = graph.call_function(kind.varlen, (*arguments(node).values(), offsets))
+            _replace(graph, node, new)
     for node in list(graph.nodes):
         # An assertion has an effect, so it would keep alive what it looks at.
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -138,6 +144,23 @@ def _swap(module: fx.GraphModule, program: Program) -> None:
     padding.replace_all_uses_with(ones)
     graph.erase_node(padding)
     graph.eliminate_dead_code()
+
+
+def _recurrent_specs(exported: ExportedProgram, program: Program) -> tuple[RecurrentSpec, ...]:
+    """One spec a recurrence of the row, in call order. A shift by padding had none of its own before."""
+    nodes = [node for node in exported.graph.nodes if node.target in VARLEN]
+    before = program.nodes.recurrent
+    places = [spec.provenance for spec in before] if len(before) == len(nodes) else [""] * len(nodes)
+    return tuple(
+        RecurrentSpec(node.name, order, kind.name, _state(kind, node), True, before[0].verdict, place)
+        for order, (node, place) in enumerate(zip(nodes, places, strict=True))
+        if (kind := VARLEN[node.target])
+    )
+
+
+def _state(kind: Recurrence, node: fx.Node) -> tuple[int, ...]:
+    values = (arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[:-1])
+    return tuple(int(size) for size in kind.state_sizes(tuple(values)))
 
 
 def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
-from headrace.errors import ArtifactError, InputError, TaskNotEnabledError
+from headrace.errors import ArtifactError, InputError, TaskNotEnabledError, TraceError
 from headrace.ir import TASK_RULES, Needs, OutputKind, Program, Task
 from headrace.ir.serialize import encode
+from headrace.runtime.artifact.genai import genai_config
 from headrace.runtime.artifact.manifest import require_own, write_manifest
 from headrace.runtime.artifact.places import new_folder
 from headrace.runtime.artifact.present import require_same
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from headrace.backends.onnx.check.report import Report
     from headrace.backends.onnx.profiles import Profile
 
-REPORT, TOKENIZER_CONFIG = "verification.json", "tokenizer_config.json"
+REPORT, TOKENIZER_CONFIG, GENAI_CONFIG = "verification.json", "tokenizer_config.json", "genai_config.json"
+LOGITS = ("all", "last")
 # Outputs that cost little beside another: an embedding is pooled from the rows, of which one layer makes the others.
 BESIDE = {
     OutputKind.EMBEDDING: (
@@ -42,7 +44,7 @@ PLACES = frozenset({"_name_or_path", "name_or_path", "tokenizer_file", "vocab_fi
 
 
 @in_turn
-def export_onnx(
+def export_onnx(  # noqa: PLR0913 - what a caller may choose
     program: Program,
     folder: str | Path,
     *,
@@ -52,6 +54,7 @@ def export_onnx(
     profile: str = "std",
     dtype: str = "float32",
     finished: bool = True,
+    logits: str = "all",
     max_length: int | None = None,
     token_budget: int | None = None,
     force: bool = False,
@@ -68,6 +71,7 @@ def export_onnx(
         profile: std, fast or portable; see headrace/backends/onnx/profiles.py.
         dtype: of the weights: float32, float16 or int8.
         finished: whether the graph also returns `sentence_embedding` or `probabilities`.
+        logits: of a model that generates, "all" tokens' or the "last" token's of each sequence alone.
         force: keep an int8 model whose answers fail the gate.
         external_from: bytes of weights from which they get a file of their own.
 
@@ -80,7 +84,7 @@ def export_onnx(
     from headrace.backends.onnx.profiles import find_profile
 
     chosen = find_profile(profile)
-    _require_options(dtype, finished, force, external_from)
+    _require_options(dtype, finished, logits, force, external_from)
     require_own(side_files)
     if not program.signature.arrays:  # a limit that loading would refuse
         find_bound(tokenizer, program, max_length, token_budget)
@@ -93,7 +97,9 @@ def export_onnx(
     with sparing_the_old(), new_folder(folder) as (work, place):
         held = _write_side_files(work, own_copy(tokenizer), side_files, alone=program.facts.text.chat is None)
         made_by = {"headrace": __version__, "task": wanted.value, "tokenizer": held}
-        name = _write_model(work, kept, chosen, dtype, finished, made_by, external_from)
+        name = _write_model(work, kept, chosen, dtype, finished, made_by, external_from, logits == "last")
+        if wanted is Task.GENERATE and (config := genai_config(program, kept, name, side_files)) is not None:
+            _write_json(work / GENAI_CONFIG, config)
         report = _verify(work / name, kept, chosen, dtype, required=not force)
         _write_json(work / REPORT, encode(report))
         content = {
@@ -111,7 +117,7 @@ def export_onnx(
     return place
 
 
-def _require_options(dtype: Any, finished: Any, force: Any, external_from: Any) -> None:
+def _require_options(dtype: Any, finished: Any, logits: Any, force: Any, external_from: Any) -> None:
     from headrace.backends.onnx.export.weights import SUFFIXES
 
     if not isinstance(dtype, str) or dtype not in SUFFIXES:
@@ -119,6 +125,8 @@ def _require_options(dtype: Any, finished: Any, force: Any, external_from: Any) 
     _require_size(external_from)
     require_choice("finished", finished)
     require_choice("force", force)
+    if logits not in LOGITS:
+        raise InputError(f"logits is {logits!r}; choose from {', '.join(LOGITS)}.")
 
 
 def _require_program(program: Program, dtype: str) -> None:
@@ -138,6 +146,7 @@ def _write_model(
     finished: bool,
     made_by: dict[str, Any],
     external_from: int | None,
+    last: bool,
 ) -> str:
     """Write the model, in float32 first and then in the dtype: its file within the folder."""
     from headrace.backends.onnx.export.graph import build
@@ -148,7 +157,7 @@ def _write_model(
     limit = EXTERNAL_FROM if external_from is None else external_from
     plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
     (work / "onnx").mkdir()
-    write(build(program, profile, finished, made_by), plain, limit)
+    write(build(program, profile, finished, made_by, last), plain, limit)
     if dtype != "float32":
         convert(plain, work / name, dtype, limit)
     return name
@@ -205,13 +214,10 @@ def _require_size(external_from: int | None) -> None:
 
 
 def _task(program: Program, wish: str | None) -> Task:
-    """The task to export for. Generating needs a loop and a cache, which this version has not: embedding is next."""
+    """The task to export for."""
     chosen, _ = select(program, wish)
     if chosen is None:
         raise TaskNotEnabledError(refusal(program, wish or Task.EMBED))
-    supported = [decision.task for decision in program.decision.tasks if decision.supported]
-    if TASK_RULES[chosen].needs is Needs.DECODING and wish is None and Task.EMBED in supported:
-        return Task.EMBED
     return chosen
 
 
@@ -219,8 +225,27 @@ def _kept(program: Program, task: Task) -> Program:
     from headrace.ir.passes import run_passes
     from headrace.lowering.forms.select import SelectTask
 
+    if TASK_RULES[task].needs is Needs.DECODING:
+        return _cached(program, task)
     kind = answering(program, task).kind
     return run_passes(program, (SelectTask(task, BESIDE.get(kind, ())),))
+
+
+def _cached(program: Program, task: Task) -> Program:
+    """The program that keeps what its texts leave.
+
+    Raises:
+        ArtifactError: something in it looks along the tokens in a way that no cache keeps.
+    """
+    from headrace.lowering.pipeline import prepare
+
+    try:
+        return prepare(program, task)
+    except TraceError as error:
+        raise ArtifactError(
+            f"{task} of this model cannot be exported, since nothing keeps what came before a token: {error} Export "
+            "another task: pass task=."
+        ) from error
 
 
 def _only(program: Program, kinds: tuple[OutputKind, ...]) -> Program:

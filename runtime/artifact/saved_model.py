@@ -29,7 +29,7 @@ from headrace.runtime.artifact.trust import check_trust, remember
 from headrace.runtime.engine.lane import Lane, kinds_of
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState, state_class
-from headrace.runtime.text.tokenizer.tokenizers_only import PlainTokenizer, TokenizerFacts
+from headrace.runtime.text.tokenizer.tokenizers_only import PlainTokenizer, TokenizerFacts, exact_facts
 from headrace.target import AUTO, parse_target
 
 TOKENIZER = "tokenizer"
@@ -50,12 +50,23 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
             name = f"{key}{model.engine.backend.suffix}"
             lane.executable.save(work / name)
             lanes[str(key)] = {"file": name, "program": encode(lane.program.placeless())}
-        if tokenizer is not None:
-            tokenizer.save_pretrained(work / TOKENIZER)
-        kept = {"folder": TOKENIZER, "facts": None} if tokenizer is not None else None
+        kept = _keep_tokenizer(work, tokenizer, alone=model.program.facts.text.chat is None)
         decided = facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": kept, "export": None}
         remember(work, write_manifest(work, decided))
     return place
+
+
+def _keep_tokenizer(work: Path, tokenizer: Any, alone: bool) -> dict[str, Any] | None:
+    """Write a tokenizer, and say how it is read.
+
+    Args:
+        alone: whether its file may stand for it, so that loading needs no transformers; a chat template needs them.
+    """
+    if tokenizer is None:
+        return None
+    tokenizer.save_pretrained(work / TOKENIZER)
+    found = exact_facts(tokenizer, work / TOKENIZER) if alone else None
+    return {"folder": TOKENIZER, "facts": None if found is None else encode(found)}
 
 
 def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
 from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
-from headrace.runtime.engine.decoding import DecodingLoop
+from headrace.runtime.engine.decoding import Chooser, DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
 from headrace.runtime.engine.padded_batch import Rows, Step
@@ -134,7 +134,8 @@ class Engine:
         signature, facts = self.program.signature, self.program.facts
         plain = not signature.arrays and not signature.has(Role.TYPES) and facts.filling is None
         chunked = self.program.decision.prefill is Prefill.CHUNKED and facts.interaction is None
-        return self.token_budget is not None and self.decodes and plain and chunked
+        pools = isinstance(self.backend, Memory) and self.backend.pools
+        return self.token_budget is not None and pools and plain and chunked
 
     def decoding(self, progress: bool | None = None) -> DecodingLoop:
         """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""
@@ -149,13 +150,11 @@ class Engine:
         return self._loops[key]
 
     def _begin_loop(self, lane: Lane) -> DecodingLoop:
-        from headrace.runtime.generate.sampler import Sampler
-
         assert isinstance(self.backend, Memory)
         encodes = CROSS in lane.program.form.groups
         lane.state.keep_in(self.backend, self._cache_bytes, self._encode if encodes else None)
         budget = self.token_budget or self.backend.step_tokens
-        return DecodingLoop(lane, self.backend, Sampler(self.program.dtype), budget)
+        return DecodingLoop(lane, self.backend, _chooser(self.backend, self.program.dtype), budget)
 
     def sizes(self, *tasks: str, progress: bool | None = None) -> Sizes:
         """Of the parts in which the texts of a task, or of several in one pass, are read best."""
@@ -447,6 +446,17 @@ class Engine:
             for request, row in zip(step.requests, rows, strict=True):
                 require_finite(row, f"The answer to request {asked.places.number(request)}", self.program.dtype)
         return rows
+
+
+def _chooser(backend: Memory, dtype: str) -> Chooser:
+    """What makes tokens of logits as the backend returns them; only one of tensors needs torch."""
+    if backend.tensors:
+        from headrace.runtime.generate.sampler import Sampler
+
+        return Sampler(dtype)
+    from headrace.runtime.generate.host_sampler import HostSampler
+
+    return HostSampler(dtype)
 
 
 def _batched(places: Numbers, size: int | None) -> Iterator[Numbers]:

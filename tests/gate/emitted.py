@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,39 @@ def main(architecture: str, folder: str, out: str, *names: str) -> None:
     rows.write(Path(out), found)
 
 
-def kernels_of(program: Any) -> list[Any]:
+@dataclass(frozen=True)
+class Emitted:
+    """What Inductor makes of a program.
+
+    Attributes:
+        kernels: its record of each Triton kernel, compiled, with the kernel's name and source.
+        code: the Python that launches them, whose `call` takes weights and inputs.
+        weights: the names of the former, in that order.
+        inputs: of the latter.
+    """
+
+    kernels: list[tuple[str, str, Any]]
+    code: str
+    weights: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+def kernels_of(program: Any) -> list[tuple[str, str, Any]]:
     """Inductor's record of each Triton kernel that the program's graph comes down to, compiled."""
+    return emitted(program).kernels
+
+
+def emitted(program: Any) -> Emitted:
+    """All that Inductor makes of the program's graph; its weights are taken away from it."""
     import torch
     from torch._inductor import async_compile, config
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.graph import GraphLowering
 
     module, inputs, mode = _on_the_device(program)
     made: list[Any] = []
+    codes: list[str] = []
 
     def compiled(self: Any, name: str, source: str, device_str: str = "cuda") -> Any:
         """What one of Inductor's own worker processes does: every configuration, and none is loaded."""
@@ -51,20 +76,22 @@ def kernels_of(program: Any) -> list[Any]:
         return kernel
 
     async_compile.AsyncCompile.triton = compiled  # type: ignore[method-assign, assignment]
+    GraphLowering.save_output_code = staticmethod(codes.append)  # type: ignore[method-assign]
     off = {name: False for name in OFF if hasattr(config, name)}
     tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
+    weights = [name for name, _ in module.named_parameters()] + [name for name, _ in module.named_buffers()]
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     with torch.no_grad(), tracing, config.patch(**off):
         compile_fx(module, inputs)
-    return made
+    return Emitted(made, codes[-1], tuple(weights), tuple(names))
 
 
 def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     """The module that the target compiles, its weights and inputs without data on the device, and their fake mode."""
     import torch
 
-    from headrace import graphs
-    from headrace.backends.gpu import device, executable
-    from headrace.ir import OFFSETS, Layout
+    from headrace.backends.gpu import device
+    from headrace.ir import OFFSETS
 
     exported = program.graph
     traced = next(node.meta["val"].fake_mode for node in exported.graph.nodes if hasattr(node.meta["val"], "fake_mode"))
@@ -74,10 +101,7 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     device.MOVED[device.DEVICE] = lambda weight: torch.nn.Parameter(weight.to(device.DEVICE), requires_grad=False)
     with traced:
         moved = program.with_(exported=device.on_device(program.graph))
-        if program.form.layout is Layout.PACKED:
-            module = executable._kernels(moved)
-        else:
-            module = graphs.flat_module(moved.graph.run_decompositions(dict(_decompositions())))
+        module = lowered(moved)
     mode = _fresh()
     for part in module.modules():
         for name, weight in part._parameters.items():
@@ -89,6 +113,17 @@ def _on_the_device(program: Any) -> tuple[Any, list[Any], Any]:
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     inputs = [_free(mode, name, [sizes[axis.name] for axis in given[name].axes], name == OFFSETS) for name in names]
     return module, inputs, mode
+
+
+def lowered(program: Any) -> Any:
+    """The module that the target compiles of a program, wherever its weights lie."""
+    from headrace import graphs
+    from headrace.backends.gpu import executable
+    from headrace.ir import Layout
+
+    if program.form.layout is Layout.PADDED:
+        return graphs.flat_module(program.graph.run_decompositions(dict(_decompositions())))
+    return executable._kernels(program)
 
 
 def _empty(mode: Any, like: Any) -> Any:

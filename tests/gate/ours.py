@@ -15,17 +15,19 @@ from headrace.backends.kernels.attention import paged, tiles
 from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
 from headrace.backends.kernels.attention.paged_kernel import attend_paged
 from headrace.backends.kernels.compile import cross_compile, machine_code
-from headrace.backends.kernels.compile.launches import Launch, Recorder
+from headrace.backends.kernels.compile.launches import LAUNCHERS, Launch, Recorder
 from headrace.backends.kernels.linear_activation.kernel import activate_rows, multiply_activate
 from headrace.backends.kernels.linear_activation.op import activated as activated_alone
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.quantized_activation.op import round_activation, round_rows
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
+from headrace.backends.kernels.use_kernels import RECURRENT_TRITON
 from headrace.ir import PoolKind
 from tests.backends.kernels import test_paged
 from tests.backends.kernels.test_attention import CASES, Case, inputs
 from tests.gate import rows
+from tests.headrace.ops.test_stateful import KINDS
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 LENGTHS = (5, 120)
@@ -41,7 +43,16 @@ PAGED = (
     *((name, FP32) for name in ("causal", "everything")),
 )
 # No shape of blocks that was tried keeps float32 heads of 256 in an RDNA thread's 256 registers; these spill least.
-SPILLING = (("gfx1", "attend_tiles 256, float32", 128),)
+SPILLING = (
+    ("gfx1", "attend_tiles 256, float32", 128),
+    # The state of a recurrence stays in registers too.
+    ("gfx1", "scan_chunks Mamba-2, bfloat16", 32),
+    ("gfx1", "scan_chunks Falcon-H1, bfloat16", 128),
+    ("gfx1", "scan_chunks Mamba-2, float32", 192),
+    ("gfx1", "solve_chunks Qwen3-Next, float32", 48),
+    ("gfx1", "scan_delta Qwen3-Next, bfloat16", 32),
+    ("gfx1", "scan_delta Qwen3-Next, float32", 144),
+)
 
 
 def compiled(architecture: Architecture) -> Iterator[rows.Row]:
@@ -57,6 +68,8 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
             yield _row(launch, f"{launch.name} {name}, {multiplies}", architecture, multiplies if attends else None)
     for name, launch in others():
         yield _row(launch, name, architecture, None)
+    for name, launch in recurrences(architecture):
+        yield _row(launch, name, architecture, name.rpartition(" ")[2] if launch.multiplies else None)
     if architecture.name in tuning.PRODUCTS:
         for kind, gated in (("gelu", False), ("silu", True)):
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
@@ -120,6 +133,99 @@ def others() -> Iterator[tuple[str, Launch]]:
             weight = torch.empty(128, dtype=dtype) if normed else None
             made = _recorded(rotate_rows, lambda k, x=x, w=waves, n=weight: rotated(x, w, w, n, 1e-6, k))
             yield f"rotate_rows {'with the norm, ' * normed}{str(dtype).removeprefix('torch.')}", made
+
+
+def recurrences(architecture: Architecture) -> Iterator[tuple[str, Launch]]:
+    """Every kernel of a recurrence, at real models' sizes and as the tunings of an architecture have it."""
+    for case, name, operands, dtype in RECURRENT:
+        with FakeTensorMode():
+            given = operands(dtype)
+            target = RECURRENT_TRITON[KINDS[name].varlen]
+            kernels, launcher = LAUNCHERS[target]
+            recorders = [Recorder() for _ in kernels]
+            offsets, tiles = torch.empty(34, dtype=torch.int32), torch.empty(200, 4, dtype=torch.int32)
+            after: tuple[Any, ...] = (offsets,)
+            if name in ("causal_conv1d", "token_shift"):
+                after = (tiles, True) if name == "causal_conv1d" else (tiles,)
+            elif name in ("chunk_scan", "gated_delta_rule"):
+                state = given[3 if name == "chunk_scan" else 0].shape[-1]
+                listed = [tiles] if name == "gated_delta_rule" else []
+                after = (offsets, *listed, list(tuning.scan_blocks(architecture.name, name, dtype, state)))
+            launcher(*given, *after, *recorders)
+        for function, recorder in zip(kernels, recorders, strict=True):
+            for arguments, constants in recorder.launched:
+                kind = str(dtype).removeprefix("torch.")
+                yield f"{function.fn.__name__} {case}, {kind}", Launch(function, arguments, constants, ())
+
+
+def _mamba2(heads: int, state: int) -> Any:
+    """What Mamba-2's scan is given, its rows and groups beside one another as the convolution leaves them."""
+
+    def made(dtype: torch.dtype) -> tuple[Any, ...]:
+        width = heads * 64
+        row = torch.empty(1, 4096, width + 2 * state, dtype=dtype)
+        x, b, c = row.split((width, state, state), 2)
+        a, d, bias = torch.empty(3, heads).unbind()
+        dt = torch.empty(1, 4096, heads, dtype=dtype)
+        return x.unflatten(2, (heads, 64)), dt, a, b[:, :, None], c[:, :, None], d, bias, True, 0.0, None
+
+    return made
+
+
+def _delta(heads: int, channels: bool) -> Any:
+    """What the gated delta rule is given: keys of 128, two value heads a key head where a head decays as one."""
+
+    def made(dtype: torch.dtype) -> tuple[Any, ...]:
+        groups = heads if channels else heads // 2
+        q, k = torch.empty(2, 1, 4096, groups, 128, dtype=dtype).unbind()
+        v, beta = torch.empty(1, 4096, heads, 128, dtype=dtype), torch.empty(1, 4096, heads, dtype=dtype)
+        return q, k, v, torch.empty(1, 4096, heads, 128) if channels else torch.empty(1, 4096, heads), beta, True
+
+    return made
+
+
+def _mamba(dtype: torch.dtype) -> tuple[Any, ...]:
+    x, dt, z = torch.empty(3, 1, 4096, 1536, dtype=dtype).transpose(2, 3).unbind()
+    b, c = torch.empty(2, 1, 4096, 16, dtype=dtype).transpose(2, 3).unbind()
+    return x, dt, torch.empty(1536, 16), b, c, torch.empty(1536), z, torch.empty(1536), True
+
+
+def _rows(count: int, *weights: tuple[int, ...]) -> Any:
+    """Weights, then so many operands of a channel at a time."""
+    return lambda dtype: (
+        *(torch.empty(size) for size in weights), *(torch.empty(1, 4096, 2560, dtype=dtype) for _ in range(count)),
+    )  # fmt: skip
+
+
+# What each is given, and in which dtype: the sizes of Mamba-2, Falcon-H1, Qwen3-Next, Kimi Linear, Mamba, LFM2,
+# RecurrentGemma, RWKV-4 and xLSTM.
+RECURRENT: tuple[tuple[str, str, Any, torch.dtype], ...] = (
+    ("Mamba-2", "chunk_scan", _mamba2(24, 128), BF16),
+    ("Falcon-H1", "chunk_scan", _mamba2(24, 256), BF16),
+    ("Mamba-2", "chunk_scan", _mamba2(24, 128), FP32),
+    ("Qwen3-Next", "gated_delta_rule", _delta(32, channels=False), BF16),
+    ("Qwen3-Next", "gated_delta_rule", _delta(32, channels=False), FP32),
+    ("Kimi Linear", "gated_delta_rule", _delta(32, channels=True), BF16),
+    ("Mamba", "selective_scan", _mamba, BF16),
+    (
+        "LFM2", "causal_conv1d",
+        lambda dtype: (torch.empty(1, 4096, 1024, dtype=dtype).mT, torch.empty(1024, 3, dtype=dtype), None),
+        BF16,
+    ),
+    ("RecurrentGemma", "linear_recurrence", _rows(2), BF16),
+    ("RWKV-4", "wkv", _rows(2, (2560,), (2560,)), BF16),
+    ("RWKV-4", "token_shift", _rows(1), BF16),
+    (
+        "xLSTM", "mlstm",
+        lambda dtype: (
+            *(torch.empty(1, 8, 4096, size, dtype=dtype) for size in (256, 256, 512)),
+            *(torch.empty(1, 8, 4096, dtype=dtype) for _ in range(2)), 1e-6,
+        ),
+        BF16,
+    ),
+)  # fmt: skip
+# Kernels of them: the gated delta rule of a decay a head has two.
+RECURRENT_KERNELS = len(RECURRENT) + 2
 
 
 def activated(kind: str, gated: bool, tuned: tuning.Product) -> Launch:

@@ -65,9 +65,8 @@ def test_a_task_that_reads_neither_the_second_attention_nor_the_recurrence(progr
     assert cut.nodes.recurrent == ()
     assert cut.evidence.recovered == ("attention",)
     assert cut.decision.route == program.decision.route, "what was decided stays decided"
-    # Nothing is left that would carry state from one sequence of a packed row to the next.
-    packed = prepare(program, Task.EMBED, Layout.PACKED)
-    assert "carry state" not in packed.form.layout_why
+    # Nothing is left whose state would have to begin anew in a packed row.
+    assert prepare(program, Task.EMBED, Layout.PACKED).nodes.recurrent == ()
 
 
 def test_a_task_that_reads_them(program: Program) -> None:

@@ -118,24 +118,27 @@ def attended(
     out = q.new_empty((tokens, heads, width))
     splits = split_count(counts.shape[0], heads // pack)
     there = torch.sym_min(splits - 1, 1)  # type: ignore[no-untyped-call] # no parts where no keys are split
-    # And one: whether there are none would be asked when the graph is compiled, and make another one.
-    parts = q.new_empty((tokens * heads * splits * there + 1, width + 2), dtype=torch.float32)
+    # And two: whether there is none, or one, would be asked when the graph is compiled, and make another one.
+    parts = q.new_empty((tokens * heads * splits * there + 2, width + 2), dtype=torch.float32)
     kernels.attend[(tiles.shape[0] * (heads // pack), splits)](
         q, k_cache, v_cache, out, parts, tiles, blocks, counts, q if sinks is None else sinks,
         q if bias is None else bias, counts.shape[0], splits, q.stride(0), q.stride(1), out.stride(0), out.stride(1),
         blocks.stride(0), 0 if bias is None else bias.stride(0),
         **_constants(q, k_cache, v_cache, form, sinks, bias, tuned),
     )  # fmt: skip
-    # Launched whether or not there are splits: asking would make a graph of its own for either.
-    kernels.join[(tokens, heads)](
+    # Launched whether or not there are splits, then for nothing: asking would make a graph of its own for either.
+    kernels.join[(torch.sym_max(1, tokens * heads * there),)](  # type: ignore[no-untyped-call]
         parts, out, splits, out.stride(0), out.stride(1), HEADS=heads, DV=width, DV_PAD=padded(width), MOST=MOST_SPLITS
     )
     return out
 
 
 def paged_tuning(q: Tensor, v_cache: Tensor, family: str) -> Blocks:
-    """Small tiles of many heads, since most sequences of a step have one token. Not tuned on a device."""
-    found = tuning.choose(family, q.dtype, max(q.shape[2], v_cache.shape[3]), 1)
+    """Small tiles of many heads, since most sequences of a step have one token."""
+    width = max(q.shape[2], v_cache.shape[3])
+    if family in tuning.PAGED and q.dtype.itemsize == 2 and width <= tuning.PAGED_WIDTH:
+        return tuning.PAGED[family]
+    found = tuning.choose(family, q.dtype, width, 1)
     return found._replace(m=min(found.m, 32), pack=8, split=False)
 
 

@@ -126,11 +126,10 @@ def join_splits(
     """One head of one token: what the splits of its keys found, weighed by how high each one's scores were."""
     if splits == 1:
         return
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    pair = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, MOST)
     dv = tl.arange(0, DV_PAD)
-    part = PARTS + ((token * HEADS + head) * splits + split) * (DV + 2)
+    part = PARTS + (pair * splits + split) * (DV + 2)
     there = split < splits
     tops = tl.load(part + DV, mask=there, other=LOWEST)
     totals = tl.load(part + DV + 1, mask=there, other=0.0)
@@ -138,4 +137,4 @@ def join_splits(
     weights = tl.exp2(tops - tl.max(tops, 0))
     total = tl.sum(totals * weights, 0)
     out = tl.sum(found * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
-    tl.store(OUT + token * o_t + head * o_h + dv, out.to(OUT.dtype.element_ty), mask=dv < DV)
+    tl.store(OUT + pair // HEADS * o_t + pair % HEADS * o_h + dv, out.to(OUT.dtype.element_ty), mask=dv < DV)

@@ -34,6 +34,15 @@ def cross_compile(launch: Launch, architecture: Architecture) -> MachineCode:
     Raises:
         TargetError: Triton compiles it for no such architecture.
     """
+    return read(compiled(launch, architecture), architecture)
+
+
+def compiled(launch: Launch, architecture: Architecture) -> Any:
+    """One specialisation as Triton's `CompiledKernel`, whose `asm` holds its machine code and each stage before it.
+
+    Raises:
+        TargetError: Triton compiles it for no such architecture.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -41,16 +50,15 @@ def cross_compile(launch: Launch, architecture: Architecture) -> MachineCode:
     target = GPUTarget(architecture.vendor, number, architecture.wave)
     options = {name: launch.constants[name] for name in OPTIONS if name in launch.constants} | FUSION
     try:
-        made = triton.compile(_source(launch), target=target, options=options)
+        return triton.compile(source(launch), target=target, options=options)
     except Exception as error:  # the compilers behind Triton fail in many ways
         first = str(error).strip().partition("\n")[0] or repr(error)
         raise TargetError(
             f"Triton {triton.__version__} does not compile {launch.name} for {architecture}: {first}"
         ) from error
-    return read(made, architecture)
 
 
-def _source(launch: Launch) -> Any:
+def source(launch: Launch) -> Any:
     """The kernel with the types of its arguments, as Triton specialises them at a launch."""
     from triton.compiler import ASTSource
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from headrace.backends.kernels.attention import paged
@@ -20,12 +21,24 @@ from headrace.backends.kernels.linear_few.match import LINEAR_ANY
 from headrace.backends.kernels.linear_few.op import FEW, few_multiplied
 from headrace.backends.kernels.pipeline import with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
+from headrace.backends.kernels.recurrent.channels import linearly_recurred, recur_linearly, weigh_values, weighed
+from headrace.backends.kernels.recurrent.chunk_scan import chunk_scanned, scan_chunks
+from headrace.backends.kernels.recurrent.convolution import convolve_rows, convolved, shift_rows, shifted
+from headrace.backends.kernels.recurrent.delta_rule import delta_ruled, scan_delta, solve_chunks, step_delta
+from headrace.backends.kernels.recurrent.matrix_memory import remember_tokens, remembered
+from headrace.backends.kernels.recurrent.selective_scan import scan_tokens, selectively_scanned
 from headrace.backends.kernels.rotary import into_cache
 from headrace.backends.kernels.rotary.into_cache import rotate_into_cache
 from headrace.backends.kernels.rotary.match import ROTATE, ROTATE_INTO
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
-from headrace.backends.kernels.use_kernels import ATTENTION_TRITON, PAGED, PAGED_TILES, POOL_TRITON, TILES
+from headrace.backends.kernels.use_kernels import (
+    ATTENTION_TRITON,
+    PAGED,
+    PAGED_TILES,
+    POOL_TRITON,
+    TILES,
+)
 from headrace.ir import AttentionSpec, MaskKind, Program, Window
 
 
@@ -50,7 +63,7 @@ class Launch:
     @property
     def multiplies(self) -> bool:
         """Whether the kernel multiplies matrices."""
-        return self.kernel in (attend_tiles, attend_paged, multiply_activate)
+        return self.kernel in MULTIPLYING
 
     @property
     def name(self) -> str:
@@ -155,6 +168,8 @@ def _multiply_few(*values: Any) -> None:
 PAGED_TRITON, CROSS_TRITON = (target for target, _ in PAGED.values())
 ATTENTIONS = (ATTENTION_TRITON, PAGED_TRITON, CROSS_TRITON)
 ATTENDING = (attend_tiles, attend_paged)
+MULTIPLYING = (attend_tiles, attend_paged, multiply_activate, scan_chunks, solve_chunks, scan_delta)
+OURS = torch.ops.headrace
 # Each operator's kernels, and what launches them.
 LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     ATTENTION_TRITON: ((attend_tiles,), _attend),
@@ -165,6 +180,14 @@ LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     TILES: ((list_tiles,), listed),
     PAGED_TILES: ((list_tiles,), _list_paged),
     POOL_TRITON: ((reduce_sequences,), reduced),
+    OURS.causal_conv1d_triton.default: ((convolve_rows,), convolved),
+    OURS.token_shift_triton.default: ((shift_rows,), shifted),
+    OURS.selective_scan_triton.default: ((scan_tokens,), selectively_scanned),
+    OURS.chunk_scan_triton.default: ((scan_chunks,), chunk_scanned),
+    OURS.gated_delta_rule_triton.default: ((solve_chunks, scan_delta, step_delta), delta_ruled),
+    OURS.linear_recurrence_triton.default: ((recur_linearly,), linearly_recurred),
+    OURS.wkv_triton.default: ((weigh_values,), weighed),
+    OURS.mlstm_triton.default: ((remember_tokens,), remembered),
     ROTATE: ((rotate_rows,), rotated),
     LINEAR_ACTIVATED: ((multiply_activate,), _multiply),
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 from headrace.backends.kernels.linear_activation.kernel import activated
 
@@ -13,11 +14,12 @@ from headrace.backends.kernels.linear_activation.kernel import activated
 @triton.jit
 def multiply_few(
     X, WEIGHT, BIAS, OUT, rows, columns, depth, x_m, o_m, KIND: tl.constexpr, GATED: tl.constexpr, LATE: tl.constexpr,
-    BIASED: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BIASED: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_N columns of every row a program. KIND is of `linear_activation.op.KINDS`, or empty.
 
-    A row's products are summed lane by lane, and the lanes at the end.
+    A row's products are summed lane by lane, and the lanes at the end. EARLY programs begin beside the kernel that
+    makes X: they fetch their first weights, which no kernel makes, before they wait for it.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, ROWS)
@@ -27,17 +29,24 @@ def multiply_few(
     gating = n + (0 if LATE else columns)
     value = tl.zeros((ROWS, BLOCK_N, BLOCK_K), tl.float32)
     gate = value
+    shaped_at = WEIGHT + shaped[:, None].to(tl.int64) * depth + k[None, :]
+    gating_at = WEIGHT + gating[:, None].to(tl.int64) * depth + k[None, :]
+    there = real[:, None] & (k < depth)[None, :]
+    w = tl.load(shaped_at, mask=there, other=0.0)
+    g = tl.load(gating_at, mask=there & GATED, other=0.0)
+    if EARLY:
+        cuda.gdc_wait()
     for begin in range(0, depth, BLOCK_K):
-        at = begin + k
-        inside = at < depth
-        x = tl.load(X + m[:, None] * x_m + at[None, :], mask=(m < rows)[:, None] & inside[None, :], other=0.0)
-        x = x.to(tl.float32)[:, None, :]
-        there = real[:, None] & inside[None, :]
-        w = tl.load(WEIGHT + shaped[:, None].to(tl.int64) * depth + at[None, :], mask=there, other=0.0)
+        inside = k < depth - begin
+        x_at = X + m[:, None] * x_m + begin + k[None, :]
+        x = tl.load(x_at, mask=(m < rows)[:, None] & inside[None, :], other=0.0).to(tl.float32)[:, None, :]
         value += x * w.to(tl.float32)[None, :, :]
         if GATED:
-            w = tl.load(WEIGHT + gating[:, None].to(tl.int64) * depth + at[None, :], mask=there, other=0.0)
-            gate += x * w.to(tl.float32)[None, :, :]
+            gate += x * g.to(tl.float32)[None, :, :]
+        # The next ones, while these are multiplied.
+        there = real[:, None] & (k < depth - begin - BLOCK_K)[None, :]
+        w = tl.load(shaped_at + begin + BLOCK_K, mask=there, other=0.0)
+        g = tl.load(gating_at + begin + BLOCK_K, mask=there & GATED, other=0.0)
     made = tl.sum(value, 2)
     if BIASED:
         made += tl.load(BIAS + shaped, mask=real, other=0.0).to(tl.float32)[None, :]

@@ -26,10 +26,11 @@ from headrace.backends.onnx.check.cases import (
     recorded,
     types_of,
 )
+from headrace.backends.onnx.check.past import grown
 from headrace.backends.onnx.check.report import BOUNDS, Bound, Check, Report
 from headrace.backends.onnx.profiles import Profile
 from headrace.backends.onnx.session import HOST, Session
-from headrace.ir import Program, Role
+from headrace.ir import CacheKind, Layout, Program, Role
 from headrace.utils import madvise
 
 # ONNX's own evaluator is slow: one batch, of models that it can hold in a moment.
@@ -47,6 +48,10 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
     bound, checks = BOUNDS[dtype], [*_form(path)]
     if not checks[-1].passed:
         return Report(profile.name, dtype, bound, tuple(checks), ())
+    if program.form.layout is Layout.CACHED:
+        grown = [*_grown(path, program, bound)]
+        checks += [check for check, _ in grown]
+        return Report(profile.name, dtype, bound, tuple(checks), tuple(case for _, case in grown))
     # One model at a time: with the weights in a file of their own, the session takes no copy of them either.
     apart, oracle = data_of(path).is_file(), _oracle(program, make_cases(program, profile.lengths))
     if not _takes_left(program, oracle):
@@ -67,6 +72,46 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
         )
         cases.append(replace(case, answers=kept))
     return Report(profile.name, dtype, bound, (*checks, *defined), tuple(cases))
+
+
+def _grown(path: Path, program: Program, bound: Bound) -> Iterator[tuple[Check, Case]]:
+    """A batch at a time: prompts that grow, against the program on each text alone and whole."""
+    session, pasts = Session(path, (HOST,), mapped=data_of(path).is_file()), names.pasts(program)
+    whole = functools.cache(functools.partial(_whole, program))
+    for case in make_cases(program, lengths_only=False):
+        if program.nodes.recurrent and not case.left and len({*map(len, case.ids)}) > 1:
+            continue  # a state has no place for padding between a prompt and what follows
+        wanted, worst = [whole(own) for own in case.ids], Distance(0.0, 1.0)
+        found = grown(case, session, pasts)
+        for rows, right in zip(found, wanted, strict=True):
+            if rows:
+                worst = worst.joined(distance([np.stack([*rows.values()])], [right[[*rows]]]))
+        kept = tuple(recorded(right[max(rows)]) if rows else () for rows, right in zip(found, wanted, strict=True))
+        check = Check(f"onnxruntime, {case}, in pieces", bound.holds(worst), bound.words(worst))
+        yield check, replace(case, answers=((names.OUTPUTS[program.signature.outputs[0].kind], kept),))
+
+
+@torch.no_grad()
+def _whole(program: Program, own: tuple[int, ...]) -> NDArray[Any]:
+    """The cached program's logits [tokens, V] of a text that is run at once; a second, of one token, lies beside it."""
+    size = program.form.block
+    most = -(-len(own) // size)
+    tables = [list(range(most)), [most]]
+    texts = [np.array(own), np.array(own[:1])]
+    given = feed.cached(
+        program,
+        [
+            feed.Piece(ids, 0, [table] * len(program.form.groups), row, len(ids))
+            for row, (ids, table) in enumerate(zip(texts, tables, strict=True))
+        ],
+    )
+    counts = {CacheKind.PAGED: (most + 1, size), CacheKind.ROW: (len(texts),)}
+    caches = {
+        one.name: torch.zeros((*counts[one.kind], *one.sizes), dtype=getattr(torch, one.dtype))
+        for one in program.form.caches
+    }
+    (logits,), _ = graphs.run(program.graph, sample.tensors(program, given) | caches)
+    return np.asarray(logits[0, : len(own)].float())
 
 
 def _form(path: Path) -> Iterator[Check]:

@@ -6,35 +6,42 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
+from torch.export import ExportedProgram
 
 from headrace import debug, graphs
 from headrace.backends.onnx import names
 from headrace.backends.onnx.export.finish import finish
 from headrace.backends.onnx.export.inputs import compute_positions, take_lengths
+from headrace.backends.onnx.export.past import give_past, translatable
+from headrace.backends.onnx.export.recurrence import FUNCTIONAL, StateTranslation
 from headrace.backends.onnx.export.simplify import simplify
 from headrace.backends.onnx.export.translate import table
 from headrace.backends.onnx.profiles import Form, Profile
 from headrace.compat.torch_onnx import translate
 from headrace.errors import TargetError
-from headrace.ir import AttentionSpec, Program
+from headrace.ir import AttentionSpec, Layout, Program
 from headrace.ir.serialize import encode
 
 # What torch.onnx says of an operator that it does not know, of a node at which it fails, and of how.
 UNTRANSLATED = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
-EXECUTED = re.compile(r"While executing %(\w+)")
+EXECUTED = re.compile(r"(?:While executing|Error when translating node) %(\w+)")
 RAISED = re.compile(r"<class '[\w.]+'>: ([^\n]+)")
 TORCH_OPERATOR = re.compile(r"%(\S+) :")
 
 
 def build(
-    program: Program, profile: Profile, finished: bool = False, facts: Mapping[str, Any] | None = None
+    program: Program,
+    profile: Profile,
+    finished: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    last: bool = False,
 ) -> ir.Model:
     """The program as an ONNX model in memory; the weights are the program's own, not copied.
 
@@ -42,13 +49,33 @@ def build(
         finished: whether the graph also returns finished answers: a vector normalised as the model's folder says,
             scores by its labels' rule.
         facts: what the model's own metadata says beside the profile and the program.
+        last: of a cached program, whether logits are of the last token of each sequence alone.
 
     Raises:
         TargetError: the program holds an operator that has no translation, or reads something else than token ids.
     """
+    if program.form.layout is Layout.CACHED:
+        model, specs = _with_past(program, profile, last)
+    else:
+        model, specs = _without_past(program, profile)
+        if finished:
+            finish(model, program)
+    common.RemoveUnusedNodesPass()(model)
+    common.CommonSubexpressionEliminationPass()(model)
+    model.opset_imports[""], model.ir_version = profile.opset, profile.ir_version
+    _describe(model, program, profile, specs, facts or {})
+    return model
+
+
+Specs = dict[ir.Node, AttentionSpec]
+
+
+def _without_past(program: Program, profile: Profile) -> tuple[ir.Model, Specs]:
     translations = table(profile)
-    _refuse_unknown(program, translations)
-    model = _exported(program, profile, translations)
+    _refuse_unknown(program.graph, translations)
+    _refuse_inputs(program)
+    model = _exported(program, program.graph, profile, translations)
+    simplified(model)
     _name(model, program)
     specs = _attentions(model, program)
     _forget(model)
@@ -57,45 +84,64 @@ def build(
     compute_positions(model, program.facts.positions.offset)
     if profile.lengths:
         take_lengths(model)
-    if finished:
-        finish(model, program)
-    common.RemoveUnusedNodesPass()(model)
-    common.CommonSubexpressionEliminationPass()(model)
-    model.opset_imports[""], model.ir_version = profile.opset, profile.ir_version
-    _describe(model, program, profile, specs, facts or {})
-    return model
+    return model, specs
 
 
-def _exported(program: Program, profile: Profile, translations: dict[Any, Any]) -> ir.Model:
+def _with_past(program: Program, profile: Profile, last: bool) -> tuple[ir.Model, Specs]:
+    made = StateTranslation(profile)
+    translations = made.table()
+    exported = translatable(program, FUNCTIONAL)
+    _refuse_unknown(exported, translations)
+    model = _exported(program, exported, profile, translations)
+    outputs = give_past(model, program, made, last)
+    simplified(model)
+    _name_outputs(model, outputs)
+    specs = _attentions(model, program)
+    _forget(model)
+    return model, specs
+
+
+def _exported(
+    program: Program, exported: ExportedProgram, profile: Profile, translations: dict[Any, Any]
+) -> ir.Model:  # fmt: skip
     with _quiet():
         try:
-            model = translate(graphs.sparing(program.graph), profile.written, translations)
+            return translate(graphs.sparing(exported), profile.written, translations)
         except torch.onnx.errors.OnnxExporterError as error:
             debug.say(debug.CODE, f"torch.onnx: {error}")
             raise TargetError(
                 f"The program cannot be written as ONNX: {_reason(program, str(error))}. Use another target. "
                 "(HEADRACE_DEBUG=4 shows the whole message.)"
             ) from error
+
+
+def simplified(model: ir.Model) -> None:
+    """`simplify`, without what it tells on its way."""
+    with _quiet():
         simplify(model)
-    return model
 
 
 def _reason(program: Program, message: str) -> str:
     """The operator that has no translation, else the node at which torch's exporter fails, and how."""
     if missing := UNTRANSLATED.search(message):
-        return f"torch has no translation of {missing[1]}"
+        held = [node.name for node in program.graph.graph.nodes if str(node.target).startswith(missing[1])]
+        return f"torch has no translation of {', '.join(held[:1])} ({missing[1]})"
     executed, said = EXECUTED.search(message), RAISED.search(message)
     node = next((n for n in program.graph.graph.nodes if executed and n.name == executed[1]), None)
     where = f"at {node.name} ({node.target})" if node is not None else "at no node that it names"
     return f"torch's exporter fails {where}{f': {said[1].strip()}' if said else ''}"
 
 
-def _refuse_unknown(program: Program, translations: dict[Any, Any]) -> None:
-    ours = {node.target for node in program.graph.graph.nodes if getattr(node.target, "namespace", "") == "headrace"}
-    if unknown := sorted(str(target) for target in ours - set(translations)):
+def _refuse_unknown(exported: ExportedProgram, translations: dict[Any, Any]) -> None:
+    ours = [node for node in exported.graph.nodes if getattr(node.target, "namespace", "") == "headrace"]
+    if unknown := [f"{node.name} ({node.target})" for node in ours if node.target not in translations]:
         raise TargetError(
-            f"The program holds {', '.join(unknown)}, which the target onnx cannot write. Use another target."
+            f"The program holds {', '.join(unknown[:5])}{' ...' * (len(unknown) > 5)}, which the target onnx cannot "
+            "write. Use another target."
         )
+
+
+def _refuse_inputs(program: Program) -> None:
     if others := [name for name in program.signature.input_names if name not in names.INPUTS.values()]:
         raise TargetError(
             f"The program reads {', '.join(others)}; the target onnx serves models that read one sequence of token ids "
@@ -113,11 +159,15 @@ def _name(model: ir.Model, program: Program) -> None:
     for value in (*model.graph.inputs, *model.graph.outputs):
         assert value.shape is not None
         value.shape = ir.Shape([known.get(str(size), size if isinstance(size, int) else None) for size in value.shape])
+    _name_outputs(model, [names.OUTPUTS[output.kind] for output in program.signature.outputs])
+
+
+def _name_outputs(model: ir.Model, known: Sequence[str]) -> None:
     for value in (value for node in model.graph for value in node.outputs):
-        if value.name in names.RESERVED:
+        if value.name in names.RESERVED or value.name in known:
             value.name = f"{value.name}_inside"
-    for value, output in zip(model.graph.outputs, program.signature.outputs, strict=True):
-        value.name = names.OUTPUTS[output.kind]
+    for value, name in zip(model.graph.outputs, known, strict=True):
+        value.name = name
 
 
 def _attentions(model: ir.Model, program: Program) -> dict[ir.Node, AttentionSpec]:

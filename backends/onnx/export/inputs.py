@@ -19,7 +19,7 @@ def compute_positions(model: ir.Model, offset: int) -> None:
     given = {value.name: value for value in model.graph.inputs}
     if (positions := given.get(names.POSITIONS)) is None:
         return
-    made = _Tape("positions")
+    made = Tape("positions")
     counted = made.op("CumSum", [given[names.PADDING], made.constant(1)])
     places = made.op("Max", [made.op("Sub", [counted, made.constant(1)]), made.constant(0)])
     _replace(model, positions, made.op("Add", [places, made.constant(offset)]), made)
@@ -28,7 +28,7 @@ def compute_positions(model: ir.Model, offset: int) -> None:
 def take_lengths(model: ir.Model) -> None:
     """`sequence_lengths` [batch] in place of the mask: what follows a sequence's tokens is padding."""
     given = {value.name: value for value in model.graph.inputs}
-    padding, made = given[names.PADDING], _Tape("padding")
+    padding, made = given[names.PADDING], Tape("padding")
     lengths = ir.Value(
         name=names.LENGTHS, shape=ir.Shape([names.BATCH]), type=ir.TensorType(ir.DataType.INT64)
     )  # fmt: skip
@@ -39,7 +39,7 @@ def take_lengths(model: ir.Model) -> None:
     _replace(model, padding, made.op("Cast", [real], {"to": ir.DataType.INT64}), made)
 
 
-class _Tape(tape.Tape):
+class Tape(tape.Tape):
     """Nodes in order, each named after what they compute."""
 
     def __init__(self, what: str) -> None:
@@ -47,6 +47,7 @@ class _Tape(tape.Tape):
         self._what = what
 
     def op(self, op_type: str, inputs: Any, attributes: Any = None, **options: Any) -> ir.Value:
+        """The value of a new node."""
         name = f"{self._what}_{len(self.nodes)}"
         value = super().op(op_type, inputs, attributes, name=f"node_{name}", **options)
         value.name = name
@@ -57,11 +58,19 @@ class _Tape(tape.Tape):
         return self.op("Constant", [], {"value": ir.tensor(np.asarray(value, np.int64))})
 
 
-def _replace(model: ir.Model, given: ir.Value, computed: ir.Value, made: _Tape) -> None:
+def _replace(model: ir.Model, given: ir.Value, computed: ir.Value, made: Tape) -> None:
     """Compute at the graph's beginning what was an input."""
-    users = [(use.node, use.idx) for use in given.uses()]
-    for node, place in users:
-        node.replace_input_with(place, computed)
+    give(given, computed)
     model.graph.inputs.remove(given)
-    first = next(iter(model.graph))
-    model.graph.insert_before(first, list(made.nodes))
+    put_first(model, made)
+
+
+def give(given: ir.Value, computed: ir.Value) -> None:
+    """Have what reads one value read another."""
+    for node, place in [(use.node, use.idx) for use in given.uses()]:
+        node.replace_input_with(place, computed)
+
+
+def put_first(model: ir.Model, made: Tape) -> None:
+    """Compute at the graph's beginning what was noted."""
+    model.graph.insert_before(next(iter(model.graph)), list(made.nodes))

@@ -23,12 +23,10 @@ HIDDEN = -1e30
 
 def table(profile: Profile) -> dict[Any, Callable[..., Any]]:
     """What each operator of the IR becomes in a profile."""
-    made = Translation(profile)
-    methods: dict[Any, Callable[..., Any]] = {ATTENTION: made.attention, MASK: made.mask, POOL: made.pool}
-    return {operator: _function(method) for operator, method in methods.items()}
+    return Translation(profile).table()
 
 
-def _function(method: Callable[..., Any]) -> Callable[..., Any]:
+def as_function(method: Callable[..., Any]) -> Callable[..., Any]:
     """The exporter notes the signature on what it is given, which a method cannot hold."""
 
     @functools.wraps(method)
@@ -53,6 +51,11 @@ class Translation:
         """Keep the form, and the opset's operators."""
         # By number: onnxscript has no module of the newest opsets.
         self.form, self.op = profile.attention, Opset("", profile.written)
+
+    def table(self) -> dict[Any, Callable[..., Any]]:
+        """What each operator of the IR becomes."""
+        methods: dict[Any, Callable[..., Any]] = {ATTENTION: self.attention, MASK: self.mask, POOL: self.pool}
+        return {operator: as_function(method) for operator, method in methods.items()}
 
     def mask(
         self, padding: Any, batch: Any, q_len: Any, kv_len: Any, q_offset: Any, kv_offset: Any, kind: str,
@@ -80,7 +83,6 @@ class Translation:
         window: Sequence[int], softcap: float,
     ) -> Any:  # fmt: skip
         """`headrace::attention`: [B, L, Hq, Dv]."""
-        op = self.op
         # The operator knows no sinks, and caps before it adds.
         if self.form is Form.PLAIN or sinks is not None or (bias is not None and softcap > 0):
             return self._plain(q, k, v, self._written(q, k, mask, kind, window), bias, sinks, scale, softcap)
@@ -91,11 +93,15 @@ class Translation:
         elif bias is not None or causal or not whole or self.form is not Form.LENGTHS:
             # Else the lengths stay in the mask's place; `graph.build` moves them to their own.
             mask = self._written(q, k, mask, kind, window)
+        found = self.op.Attention(q, k, v, *self._added(mask, bias), **options)
+        return self.op.Transpose(first(found), perm=(0, 2, 1, 3))
+
+    def _added(self, mask: Any, bias: Any) -> list[Any]:
+        """What the operator Attention is given of a mask and a bias in one: nothing where there is neither."""
+        op = self.op
         if mask is not None and bias is not None:
-            mask = op.Where(mask, bias, op.CastLike(op.Constant(value_float=-float("inf")), bias))
-        added = bias if mask is None else mask
-        found = op.Attention(q, k, v, added, **options) if added is not None else op.Attention(q, k, v, **options)
-        return op.Transpose(_first(found), perm=(0, 2, 1, 3))
+            return [op.Where(mask, bias, op.CastLike(op.Constant(value_float=-float("inf")), bias))]
+        return [one for one in (bias, mask) if one is not None]
 
     def _written(self, q: Any, k: Any, mask: Any, kind: str, window: Sequence[int]) -> Any:
         """The mask as bool [B, 1, L, S], None where every query sees every key."""
@@ -184,13 +190,17 @@ class Translation:
         Args:
             padding: [B, S] where blocks are counted from a sequence's first real token.
         """
+        q = self.op.Unsqueeze(q, self._ints(1))
+        if kind == MaskKind.CHUNKED and padding is not None:
+            real = self.op.Cast(self._truth(padding), to=TensorProto.INT64)
+            first = self.op.Reshape(self._edge(real, PoolKind.CLS), self._ints(-1, 1, 1, 1))
+            q, k = self.op.Sub(q, first), self.op.Sub(k, first)
+        return self._related(q, k, kind, window)
+
+    def _related(self, q: Any, k: Any, kind: str, window: Sequence[int]) -> Any:
+        """`headrace.ops.visible` for positions that broadcast: bool; None for all."""
         op, (left, right) = self.op, window
-        q = op.Unsqueeze(q, self._ints(1))
         if kind == MaskKind.CHUNKED:
-            if padding is not None:
-                real = op.Cast(self._truth(padding), to=TensorProto.INT64)
-                first = op.Reshape(self._edge(real, PoolKind.CLS), self._ints(-1, 1, 1, 1))
-                q, k = op.Sub(q, first), op.Sub(k, first)
             size = self._size(left + 1)
             # Division truncates here: places before the first token fall into its block, and are padding.
             return op.And(op.LessOrEqual(k, q), op.Equal(op.Div(k, size), op.Div(q, size)))
@@ -228,7 +238,8 @@ class Translation:
         return self.op.Constant(value_ints=values)
 
 
-def _first(found: Any) -> Any:
+def first(found: Any) -> Any:
+    """Of an operator's outputs the first, where it has several."""
     return found[0] if isinstance(found, (tuple, list)) else found
 
 

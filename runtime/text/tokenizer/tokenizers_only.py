@@ -16,6 +16,11 @@ from headrace.runtime.text.tokenizer.equivalence import alike
 from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 
 FILE = "tokenizer.json"
+# What transformers writes beside it, and reads again to make the tokenizer that wrote it.
+BESIDE = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
+)  # fmt: skip
 # What transformers takes spaces out of, one after the other.
 TIDIED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
@@ -127,9 +132,11 @@ class PlainTokenizer:
         return tidy(text) if self.facts.tidies else text
 
     def save_pretrained(self, folder: Path) -> None:
-        """Copy the file."""
+        """Copy the file, and what lies beside it of the tokenizer that wrote it."""
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self.folder / FILE, folder / FILE)
+        for name in (FILE, *BESIDE):
+            if (self.folder / name).is_file():
+                shutil.copyfile(self.folder / name, folder / name)
 
 
 def tidy(text: str) -> str:
@@ -144,6 +151,8 @@ def exact_facts(tokenizer: Any, folder: Path) -> TokenizerFacts | None:
 
     Both are run on texts that show differences, alone and in pairs.
     """
+    if isinstance(tokenizer, PlainTokenizer):  # which was checked so
+        return tokenizer.facts
     if not (folder / FILE).is_file() or not getattr(tokenizer, "is_fast", False) or tokenizer.split_special_tokens:
         return None
     read = TokenizerFacts(

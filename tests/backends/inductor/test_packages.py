@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headrace.backends.inductor.packages import compile_module, compose, read_package, write_package
+from headrace.backends.inductor.memory import compose
+from headrace.backends.inductor.packages import compile_module, write_package
+from headrace.backends.inductor.runner import read_package
 from headrace.errors import ArtifactError
 from headrace.graphs import flat_module
 
 WIDTH = 1024  # 4 MB a matrix
+# Reads all pages of a file, and holds them until it is told to end.
+READER = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+sum(pages[::mmap.PAGESIZE])
+print("read", flush=True)
+input()
+"""
 
 
 class Odd(nn.Module):
@@ -90,3 +103,39 @@ def mapped() -> int:
     """How often a package's library is there."""
     maps: Any = Path("/proc/self/maps").read_text().splitlines()
     return sum(".so" in line and "/headrace-" in line for line in maps)
+
+
+def test_weights_are_the_files_own_pages(package: Path) -> None:
+    """What two processes map is there once, and one that writes to its weights changes nobody else's."""
+    held, content = read_package(package), package.read_bytes()
+    other = subprocess.Popen(
+        [sys.executable, "-c", READER, str(package)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "read\n"
+        (before,) = held([torch.ones(2, WIDTH)])
+        shared, private = pages(package)
+        assert shared > 3 * WIDTH * WIDTH * 4 * 0.9
+        assert private == 0
+        other.communicate("\n")
+    changed = read_package(package)
+    for weight in changed.memory.weights.values():
+        weight.zero_()
+    assert changed([torch.ones(2, WIDTH)])[0].tolist() == [Odd().shift.tolist()] * 2
+    torch.testing.assert_close(held([torch.ones(2, WIDTH)])[0], before)
+    assert package.read_bytes() == content
+
+
+def pages(path: Path) -> tuple[int, int]:
+    """Bytes of a file that this process has in common with others, and copies of such that it made to write to them."""
+    shared = private = 0
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside:
+            shared += int(values[0]) * 1024 if name in ("Shared_Clean:", "Shared_Dirty:") else 0
+            private += int(values[0]) * 1024 if name == "Anonymous:" else 0
+    return shared, private

@@ -15,6 +15,7 @@ from headrace.lowering.forms.packed import Pack
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.ops.attention import ATTENTION, MASK, POOL, pool_rows
 from headrace.ops.packed import ATTENTION_VARLEN, pool_packed
+from headrace.ops.stateful import RECURRENCES, VARLEN
 from tests.tiny import build, checkpoint, fed
 
 LENGTHS = (5, 17, 3, 11, 1, 12)
@@ -28,6 +29,12 @@ CASES = {
     "llama": ("AutoModelForSequenceClassification", "classify"),
     "gpt-oss": ("AutoModel", "embed"),
     "gpt2": ("AutoModel", "embed"),
+    # What recurs: a convolution alone, scans beside attention and without, a delta rule, shifts that no operator shows.
+    "lfm2": ("AutoModel", "embed"),
+    "bamba": ("AutoModel", "embed"),
+    "mamba": ("AutoModel", "embed"),
+    "qwen3-next": ("AutoModel", "embed"),
+    "rwkv": ("AutoModel", "embed"),
 }
 
 
@@ -73,10 +80,20 @@ def test_p8_positions_begin_anew(analysed: Any) -> None:
     assert inputs[OFFSETS].tolist() == [0, 3, 8]
 
 
-def test_state_between_tokens_is_not_packed(analysed: Any) -> None:
-    """A convolution over tokens would read the sequence before."""
-    padded = prepare(analysed("lfm2"), Task.EMBED)
-    with pytest.raises(TraceError, match=r"conv1d .* would carry state"):
+@pytest.mark.parametrize("name", ["lfm2", "bamba", "rwkv"])
+def test_a_recurrence_begins_from_nothing_in_each_sequence(name: str, analysed: Any) -> None:
+    """Every operator that carries state is told where sequences begin, and has a spec of its own."""
+    padded, program = packed(analysed, name)
+    nodes = [node for node in program.graph.graph.nodes if node.target in VARLEN]
+    assert [spec.node for spec in program.nodes.recurrent] == [node.name for node in nodes]
+    assert len(nodes) >= len(padded.nodes.recurrent) > 0
+    assert not RECURRENCES.keys() & {node.target for node in program.graph.graph.nodes}
+    assert all(spec.state and spec.causal for spec in program.nodes.recurrent)
+
+
+def test_a_convolution_that_looks_at_later_tokens_is_not_packed(analysed: Any) -> None:
+    padded = prepare(analysed("convbert"), Task.EMBED)
+    with pytest.raises(TraceError, match=r"conv1d is a convolution .* Accepted is one a channel that looks back only"):
         Pack()(padded)
 
 
@@ -98,7 +115,7 @@ def test_a_crossing_that_no_node_shows_is_seen(analysed: Any) -> None:
         Pack()(padded.with_(exported=graphs.rewrite(padded.graph, widen)))
 
 
-@pytest.mark.parametrize(("name", "why"), [("lfm2", "would carry state"), ("fnet", "answers otherwise than alone")])
+@pytest.mark.parametrize(("name", "why"), [("convbert", "looks back only"), ("fnet", "answers otherwise than alone")])
 def test_what_cannot_be_packed_stays_padded_and_says_why(name: str, why: str, analysed: Any) -> None:
     program = prepare(analysed(name), Task.EMBED, Layout.PACKED)
     assert program.form.layout is Layout.PADDED

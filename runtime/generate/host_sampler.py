@@ -1,0 +1,36 @@
+"""A step's logits to the next token of each answer, in numpy: where onnxruntime runs a model, torch need not be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import non_finite
+from headrace.runtime.engine.sequence import Sequence
+from headrace.runtime.generate.answer import Answer
+from headrace.runtime.generate.host_sampling import choose
+
+
+class HostSampler:
+    """Chooses by what each answer asks for. A sequence's request is its `Answer`, or has a beam to go on with."""
+
+    def __init__(self, dtype: str) -> None:
+        """`dtype` is what the model runs in, for messages."""
+        self._dtype = dtype
+
+    def __call__(self, logits: NDArray[Any], sequences: list[Sequence]) -> None:
+        """Give each sequence its next token; logits float32 [1, w, vocabulary], a row each."""
+        for scores, sequence in zip(logits[0], sequences, strict=True):
+            answer = sequence.request
+            if not isinstance(answer, Answer):
+                answer.arrive(sequence, scores)
+                continue
+            token, known = (int(scores.argmax()), None) if answer.start.plain else choose(scores, answer.row)
+            if not np.isfinite(scores[token]):  # NaN is the largest of all numbers to argmax
+                sequence.fail(non_finite(f"The logits after {len(sequence.tokens)} tokens", self._dtype))
+                continue
+            sequence.tokens.append(token)
+            if (reason := answer.push(token, known)) is not None:
+                sequence.finished = reason.value

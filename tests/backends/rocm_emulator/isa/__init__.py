@@ -1,0 +1,1 @@
+"""The instruction set: bytes to instructions, and AMD's pseudocode of each to a function over lanes."""
