@@ -51,7 +51,7 @@ torch.set_num_threads(1)
 done("import torch")
 """
 ANSWER = """
-model([text] if model.tokenizer is not None else [[5, 6, 7]], task=task)
+model.answer(task, [text]) if model.tokenizer is not None else model([[5, 6, 7]], task=task)
 """
 COMPILE = f"""{TORCH}
 import headrace
@@ -117,7 +117,7 @@ headrace.compile(folder, target=target, task=task, progress=False).save(place)
 HOLD = """
 import sys, headrace
 model = headrace.load(sys.argv[1])
-model(["a short text"], task=sys.argv[2])
+model.answer(sys.argv[2], ["a short text"])
 print("ready", flush=True)
 input()
 held = dict.fromkeys(("Rss", "Pss", "Shared_Clean", "Shared_Dirty", "Private_Clean", "Private_Dirty", "Anonymous"), 0)

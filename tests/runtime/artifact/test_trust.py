@@ -118,7 +118,7 @@ def test_a_saved_graph_holds_no_pickle(folder: Path) -> None:
 def test_compiled_code_is_not_even_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package of AOTInductor is a library of machine code: to open it is to run it."""
     opened: list[Any] = []
-    monkeypatch.setattr("headrace.backends.inductor.compile.read_package", opened.append)
+    monkeypatch.setattr("headrace.backends.inductor.compiled.read_package", opened.append)
     sign(folder, lambda manifest: manifest.update(target="cpu"))
     with pytest.raises(headrace.ArtifactError, match=REFUSED):
         headrace.load(folder)
@@ -337,6 +337,9 @@ class TestSources:
         """Also after a yes: that is about the program, and a tokenizer is data."""
         brings_code(folder / "tokenizer", "tokenizer_config.json", marker)
         sign(folder, lambda manifest: None)
+        headrace.load(folder, trust=True)  # by tokenizer.json alone, which names no classes
+        assert not marker.exists()
+        sign(folder, lambda manifest: manifest["tokenizer"].update(facts=None))
         with pytest.raises(headrace.HeadraceError):
             headrace.load(folder, trust=True)
         assert not marker.exists()
