@@ -91,10 +91,10 @@ class UseKernels:
             elif node.target is SHIFT:
                 _put(graph, node, RECURRENT_TRITON[SHIFT], (node.args[0], listed(TILES, ROWS)))
             elif node.target in RECURRENT_TRITON:
-                blocks = _scan_tuned(node, self.family)
+                tuned = _scan_tuned(node, self.family)
                 # The rule's triangular systems are solved for all chunks of a batch at once.
-                chunks = [listed(TILES, blocks.chunk)] if blocks and node.target is DELTA_RULE else []
-                said = [list(blocks)] if blocks else []
+                chunks = [listed(TILES, tuned.chunk)] if tuned and node.target is DELTA_RULE else []
+                said = [list(tuned)] if tuned else []
                 _put(graph, node, RECURRENT_TRITON[node.target], (*node.args, *chunks, *said))
             elif node.target is POOL_VARLEN:
                 _put(graph, node, POOL_TRITON, node.args)

@@ -69,8 +69,7 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
     for name, launch in others():
         yield _row(launch, name, architecture, None)
     for name, launch in recurrences(architecture):
-        multiplies = name.rpartition(" ")[2] if launch.multiplies else None
-        yield _row(launch, name, architecture, multiplies)
+        yield _row(launch, name, architecture, name.rpartition(" ")[2] if launch.multiplies else None)
     if architecture.name in tuning.PRODUCTS:
         for kind, gated in (("gelu", False), ("silu", True)):
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
