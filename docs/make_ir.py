@@ -20,7 +20,7 @@ from headrace.compat.torch import OpOverload
 from headrace.ir import MaskKind, Window
 from headrace.ops import stateful
 from headrace.ops.attention import materialise_mask
-from headrace.ops.stateful import STATEFUL
+from headrace.ops.stateful import STATEFUL, VARLEN
 
 PAGE = Path(__file__).with_name("ir.md")
 MODULES = ("attention", "packed", "recurrent", "linear_recurrence", "quantized", "cached", "stateful")
@@ -79,7 +79,7 @@ def operators(module: ModuleType) -> list[tuple[Any, Any]]:
     held = vars(module)
     custom = [(one, one._init_fn) for one in held.values() if isinstance(one, torch.library.CustomOpDef)]
     plain = [(one, held[one._opname]) for one in held.values() if isinstance(one, OpOverload) and one._opname in held]
-    table = [(one, kind.run) for one, kind in STATEFUL.items()] if module is stateful else []
+    table = [(one, kind.run) for one, kind in (*VARLEN.items(), *STATEFUL.items())] if module is stateful else []
     return [(one, run) for one, run in (*custom, *plain, *table) if table or inspect.getmodule(run) is module]
 
 

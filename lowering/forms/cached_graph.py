@@ -30,7 +30,7 @@ from headrace.ir import (
     Program,
     Role,
 )
-from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS
+from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS, drop_ones
 from headrace.lowering.forms.positions import feed_positions, given_positions, own_positions
 from headrace.lowering.recover.shifts import recover_shifts
 from headrace.lowering.types.relative_bias import Distance, null_biases, read_biases
@@ -295,6 +295,7 @@ class CachedGraph:
                 ones = self.graph.call_function(A.ones_like.default, (self.given[Role.IDS],))
             padding.replace_all_uses_with(ones)
             self.graph.erase_node(padding)
+            drop_ones(ones)
 
 
 def _read_by(nodes: list[fx.Node]) -> set[fx.Node]:

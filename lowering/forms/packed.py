@@ -32,6 +32,16 @@ LENGTHS, OTHER_LENGTHS = (3, 5, 2), (1, 9, 4, 1)
 # A sequence of middling length: it chooses among the tunings of a kernel and changes no result.
 TYPICAL = 128
 NONE = BiasKind.NONE.value
+# What shows ones and nothing else where it is given ones.
+SPREADING = frozenset(
+    {
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.slice.Tensor,
+        torch.ops.aten.expand.default,
+        torch.ops.aten._to_copy.default,
+        torch.ops.aten.to.dtype,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,26 @@ def _swap(module: fx.GraphModule, program: Program) -> None:
         ones = graph.call_function(torch.ops.aten.ones_like.default, (ids,))
     padding.replace_all_uses_with(ones)
     graph.erase_node(padding)
+    drop_ones(ones)
     graph.eliminate_dead_code()
+
+
+def drop_ones(ones: fx.Node) -> None:
+    """Give the readers of a product with ones, spread or cast as they may be, what is multiplied."""
+    known, todo = {ones}, list(ones.users)
+    for node in todo:
+        if node.target in SPREADING and node not in known:
+            known.add(node)
+            todo += node.users
+    for node in [user for one in known for user in one.users if user.target is torch.ops.aten.mul.Tensor]:
+        others = [one for one in node.args if isinstance(one, fx.Node) and one not in known]
+        values = [one.meta.get("val") for one in (node, *others)]
+        if len(others) == 1 and all(isinstance(value, Tensor) for value in values) and _alike(*values):
+            node.replace_all_uses_with(others[0])
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(one.dtype == other.dtype and list(map(str, one.shape)) == list(map(str, other.shape)))
 
 
 def _recurrent_specs(exported: ExportedProgram, program: Program) -> tuple[RecurrentSpec, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from headrace.ir import AttentionType
+
 Record = dict[str, Any]
 WITHIN, REFUSED, UNPROVEN, WRONG, BROKEN, UNBUILT = "served", "refused", "unproven", "differs", "broken", "not built"
 EXPLAINED = {
@@ -83,6 +85,7 @@ def _lines(records: list[Record], versions: str) -> Iterator[str]:
     yield ""
     yield from _table(records)
     yield from _differing(records)
+    yield from _recurring(records)
     yield from _reasons(records)
     yield from _unbuilt(records)
 
@@ -132,6 +135,31 @@ def _differing(records: list[Record]) -> Iterator[str]:
         )
     if rows:
         yield ""
+
+
+def _recurring(records: list[Record]) -> Iterator[str]:
+    """Whether each row that recurs, or convolves along the tokens, runs without padding, and what keeps it from it."""
+    rows = [record for record in records if not record["unbuilt"] and recurrences(record)]
+    if not rows:
+        return
+    packed = sum(record["packed"] is True for record in rows)
+    yield "## Recurrences, packed or why not"
+    yield ""
+    yield f"{packed} of {len(rows)} rows with a recurrence run packed: each sequence of a row begins from nothing."
+    yield ""
+    yield "| architecture | head | recurrences | packed |"
+    yield "| --- | --- | --- | --- |"
+    for record in rows:
+        head = record["head"].removeprefix("AutoModelFor").replace("AutoModel", "none")
+        found = ", ".join(dict.fromkeys(recurrences(record)))
+        why = "yes" if record["packed"] is True else _one_line(str(record["packed"] or record["refused"] or ""))
+        yield f"| {record['architecture']} | {head} | {found} | {why} |"
+    yield ""
+
+
+def recurrences(record: Record) -> list[str]:
+    """The operators of a row that are no attention, in call order."""
+    return [name for name in record["types"] if name.partition(" ")[0] not in set(AttentionType)]
 
 
 def _number(value: float | None) -> str:

@@ -81,6 +81,17 @@ def test_a_row_is_refused(architecture: str, head: str, word: str) -> None:
     assert word in record["refused"]
 
 
+def test_a_row_that_recurs_is_packed_and_the_page_says_so() -> None:
+    record = row_of("mamba2", "AutoModel")
+    assert page.status(record) == page.WITHIN, record
+    assert record["packed"] is True, record
+    padded = record | {"architecture": "other", "packed": "it looks ahead"}
+    text = page.document([record, padded], "versions")
+    assert "1 of 2 rows with a recurrence run packed" in text
+    assert "| mamba2 | none | causal_conv1d, chunk_scan | yes |" in text
+    assert "| other | none | causal_conv1d, chunk_scan | it looks ahead |" in text
+
+
 def test_what_transformers_cannot_run_is_not_counted() -> None:
     record = row_of("lxmert", "AutoModel")  # wants pictures too
     assert page.status(record) == page.UNBUILT

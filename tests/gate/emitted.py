@@ -17,7 +17,10 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 from tests.gate import fake_device, rows
 
 TOKENS, SEQUENCES, BATCH = 4096, 34, 8
-OURS = ("attend_tiles", "list_tiles", "reduce_sequences", "rotate_rows")
+OURS = (
+    "attend_tiles", "list_tiles", "reduce_sequences", "rotate_rows", "convolve_rows", "scan_chunks", "solve_chunks",
+    "scan_delta",
+)  # fmt: skip
 # The first as the targets have it. Folding would compute constants on the device, and the launchers load kernels.
 OFF = ("shape_padding", "joint_graph_constant_folding", "use_static_triton_launcher", "use_static_cuda_launcher")
 

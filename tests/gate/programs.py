@@ -26,6 +26,22 @@ MODELS: dict[str, tuple[str, str, Task, dict[str, Any]]] = {
             "intermediate_size": 3072, "num_hidden_layers": 1,
         },
     ),
+    "bamba": (
+        "bamba", "AutoModel", Task.EMBED,
+        {
+            "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
+            "intermediate_size": 3072, "num_hidden_layers": 2, "attn_layer_indices": [1], "mamba_n_heads": 32,
+            "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_expand": 2,
+        },
+    ),
+    "qwen3-next": (
+        "qwen3-next", "AutoModel", Task.EMBED,
+        {
+            "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
+            "intermediate_size": 3072, "num_hidden_layers": 2, "num_experts": 0, "linear_num_key_heads": 8,
+            "linear_num_value_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        },
+    ),
     "t5": ("t5", "AutoModel", Task.EMBED, {"d_model": 512, "d_kv": 64, "num_heads": 8, "d_ff": 1024, "num_layers": 1}),
     "t5 with its decoder": (
         "t5", "AutoModelForSequenceClassification", Task.CLASSIFY,
@@ -63,7 +79,7 @@ def write(folder: Path, names: tuple[str, ...]) -> None:
 
 def read(folder: Path, name: str) -> Program:
     """What `write` wrote."""
-    from headrace.ops import attention, packed, recurrent  # noqa: F401 - the operators, by name
+    from headrace.ops import attention, packed, recurrent, stateful  # noqa: F401 - the operators, by name
 
     facts: Program = decode(Program, json.loads((folder / f"{name}.json").read_text()))
     return facts.with_(exported=torch.export.load(folder / f"{name}.pt2"))
