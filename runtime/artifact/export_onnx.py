@@ -69,7 +69,7 @@ def export_onnx(  # noqa: PLR0913 - what a caller may choose
             for what was a link to elsewhere, a tokenizer's file too.
         task: whose outputs the model has; None takes the default task.
         profile: std, fast or portable; see headrace/backends/onnx/profiles.py.
-        dtype: of the weights: float32, float16 or int8.
+        dtype: of the weights: float32, float16, int8 or int4.
         finished: whether the graph also returns `sentence_embedding` or `probabilities`.
         logits: of a model that generates, "all" tokens' or the "last" token's of each sequence alone.
         force: keep an int8 model whose answers fail the gate.

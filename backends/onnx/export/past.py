@@ -215,6 +215,10 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
             give(value, tape.op("Add", [places, tape.constant(program.facts.positions.offset)]))
         elif one.role is Role.TYPES:
             give(value, tape.op("Expand", [tape.constant(0), tape.op("Shape", [row])]))
+        elif one.role is Role.SLOTS:  # of which torch may read the row's length, where it traces a graph anew
+            groups = tape.constant([len(program.form.groups)])
+            sizes = tape.op("Concat", [groups, tape.op("Shape", [row], {"start": 1})], {"axis": 0})
+            give(value, tape.op("Expand", [tape.constant(0), sizes]))
         elif one.role is Role.WANTED:
             give(value, _wanted(tape, made.ids, last))
     put_first(model, tape)

@@ -145,7 +145,19 @@ def test_the_last_rows_alone_on_request(written: Any) -> None:
     assert logits.argmax(-1)[:, 0].tolist() == [own[0] for own in whole]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["lfm2", "bamba"])
+def test_states_go_on_past_padding_on_the_left(name: str, written: Any, tiny: Any) -> None:
+    """A short convolution's last inputs, and the state of a scan: in pieces that begin within the padding, too."""
+    program, path = written(name, "std")
+    prompts = generating.prompts(program.signature.vocabulary, *LENGTHS, seed=7)
+    right = [generating.greedy(tiny(name, HEAD), own, NEW) for own in prompts]
+    assert deployed(path, program, prompts, True, (7, 2, 8)) == right
+    kept = {one.before for one in names.pasts(program).values()}
+    assert "past_conv.0" in kept
+    assert ("past_ssm.0" in kept) is (name == "bamba")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2"])
 def test_the_engine_makes_the_tokens_of_the_eager_model(name: str, compiled: Any, tiny: Any) -> None:
     """A window's blocks are given back, and texts that join are in pieces beside others that make a token."""
     model = compiled(name, HEAD, "onnx", task="generate", token_budget=6)
