@@ -117,6 +117,13 @@ def test_weights_in_four_bits(lowered: Any, tmp_path: Path) -> None:
     assert len(loaded.generate([[5, 6, 7]], **OPTIONS[0])[0].token_ids) == 8
 
 
+def test_an_encoder_beside_a_decoder_has_no_place_in_one_file(tmp_path: Path) -> None:
+    lowered = headrace.lower(build("t5", "AutoModelForSeq2SeqLM"), target="reference")
+    with pytest.raises(headrace.TargetError, match=r"attention_\d+ \(.*\) reads an encoder's rows"):
+        lowered.export_onnx(tmp_path / "m", task="generate")
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_that_are_none(lowered: Any, tmp_path: Path) -> None:
     with pytest.raises(headrace.InputError, match="logits is 'some'; choose from all, last"):
         lowered.export_onnx(tmp_path / "m", logits="some")
