@@ -124,7 +124,7 @@ class CompiledModel(Embedding, Labelling, Iterating):
         Args:
             profile: "std" (onnxruntime, Transformers.js), "fast" (onnxruntime through Headrace) or "portable" (plain
                 operators for older runtimes).
-            dtype: of the weights: "float32", "float16" or "int8".
+            dtype: of the weights: "float32", "float16", "int8" or "int4".
             task: whose outputs the graph has; None takes the model's.
 
         Other options are those of `headrace.runtime.artifact.export_onnx.export_onnx`.

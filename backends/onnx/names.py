@@ -9,8 +9,10 @@ from headrace.ir import CROSS, CacheKind, OutputKind, Program, Role
 
 BATCH, SEQUENCE = "batch_size", "sequence_length"
 # Of tokens that were run before, and of those with the new ones.
-PAST, TOTAL = "past_sequence_length", "total_sequence_length"
+PAST, TOTAL, ENCODED = "past_sequence_length", "total_sequence_length", "encoder_sequence_length"
 IDS, PADDING, POSITIONS, LENGTHS = "input_ids", "attention_mask", "position_ids", "sequence_lengths"
+# Beside an encoder's rows: which of those are real, and which of the decoder's own tokens.
+ENCODED_PADDING, DECODED_PADDING = "encoder_attention_mask", "decoder_attention_mask"
 INPUTS = {Role.IDS: IDS, Role.PADDING: PADDING, Role.POSITIONS: POSITIONS, Role.TYPES: "token_type_ids"}
 OUTPUTS = {
     OutputKind.HIDDEN: "last_hidden_state",
@@ -24,6 +26,7 @@ OUTPUTS = {
     OutputKind.SPAN_LOGITS: "span_logits",
     OutputKind.VOCABULARY_LOGITS: "logits",
     OutputKind.RAW: "raw",
+    OutputKind.CROSS: "cross",
     OutputKind.TAPS: "taps",
 }
 # What finished answers are called: vectors at the length that the folder asks for, scores by the labels' rule.
@@ -34,15 +37,19 @@ METADATA = "headrace"
 
 
 class Past(NamedTuple):
-    """What one cache is called before and after a step, and its sizes: a name is a free one."""
+    """What one cache is called before and after a step, and its sizes: a name is a free one.
+
+    What an encoder made is the same after: it is returned by no step, under no name.
+    """
 
     before: str
     after: str
     sizes: tuple[str | int, ...]
 
     def shape(self, length: int, batch: int) -> tuple[int, ...]:
-        """The sizes of so many tokens of so many sequences."""
-        return tuple({PAST: length, BATCH: batch}.get(str(size), size) for size in self.sizes)  # type: ignore[arg-type]
+        """The sizes of so many rows of so many sequences."""
+        known = {PAST: length, ENCODED: length, BATCH: batch}
+        return tuple(known[size] if isinstance(size, str) else size for size in self.sizes)
 
 
 # Of states, by the operator that keeps one.
@@ -55,16 +62,19 @@ def pasts(program: Program) -> dict[str, Past]:
 
     Pairs of keys and values are numbered in the order in which they are read, and so are states of each kind.
     """
-    caches, made = program.form.caches, dict[str, Past]()
-    paged = [one for one in caches if one.kind is CacheKind.PAGED and one.group != CROSS.name]
-    for order, cache in enumerate(paged):
-        layer, what = order // 2, ("key", "value")[order % 2]
-        heads, width = cache.sizes
-        sizes = (BATCH, heads, PAST, width)
-        made[cache.name] = Past(f"past_key_values.{layer}.{what}", f"present.{layer}.{what}", sizes)
-    rows, counts = [one for one in caches if one.kind is CacheKind.ROW], Counter[str]()
+    caches, made, counts = program.form.caches, dict[str, Past](), Counter[str]()
+    paired = CROSS in program.form.groups
+    for cache in (one for one in caches if one.kind is CacheKind.PAGED):
+        half = "" if not paired else "encoder." if cache.group == CROSS.name else "decoder."
+        layer, what = counts[half] // 2, ("key", "value")[counts[half] % 2]
+        counts[half] += 1
+        encoded, (heads, width) = cache.group == CROSS.name, cache.sizes
+        after = "" if encoded else f"present.{layer}.{half}{what}"
+        sizes = (BATCH, heads, ENCODED if encoded else PAST, width)
+        made[cache.name] = Past(f"past_key_values.{layer}.{half}{what}", after, sizes)
+    rows = [one for one in caches if one.kind is CacheKind.ROW]
     for cache, spec in zip(rows, program.nodes.recurrent, strict=True):
         kind = STATES.get(spec.operator, RECURRENT)
         made[cache.name] = Past(f"past_{kind}.{counts[kind]}", f"present_{kind}.{counts[kind]}", (BATCH, *cache.sizes))
         counts[kind] += 1
-    return {cache.name: made[cache.name] for cache in caches if cache.name in made}
+    return {cache.name: made[cache.name] for cache in caches}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.backends.onnx import names
 from headrace.backends.onnx.session import FIXED, Session
 from headrace.errors import ArtifactError, TargetError
-from headrace.ir import Cache, CacheKind, OutputKind, Program, Role
+from headrace.ir import CROSS, Cache, CacheKind, OutputKind, Program, Role
 
 Array = NDArray[Any]
 LOGITS = names.OUTPUTS[OutputKind.VOCABULARY_LOGITS]
@@ -44,8 +44,13 @@ class Batch(NamedTuple):
     @property
     def real(self) -> Array:
         """Which rows of the pasts are some sequence's, bool [B, P]."""
-        real: Array = np.arange(self.past) < self.context[:, None]
-        return real
+        return rows_of(self.context)
+
+
+def rows_of(lengths: Array) -> Array:
+    """Which rows of a batch as long as its longest are some sequence's, bool [B, P]."""
+    real: Array = np.arange(lengths.max()) < lengths[:, None]
+    return real
 
 
 class PastExecutable:
@@ -66,7 +71,7 @@ class PastExecutable:
         self.calls = 0
         self._session, self._program, self._keep = session, program, keep
         self._pasts = names.pasts(program)
-        wanted = [name for past in self._pasts.values() for name in (past.before, past.after)]
+        wanted = [name for past in self._pasts.values() for name in (past.before, past.after) if name]
         if lacking := [name for name in wanted if name not in {*session.inputs, *session.outputs}]:
             raise ArtifactError(f"{session.path} has no {lacking[0]}, which the program keeps between its steps.")
 
@@ -112,16 +117,22 @@ class PastExecutable:
     def _run(self, batch: Batch, given: Mapping[Role, Array], caches: Mapping[str, Array]) -> Array:
         """One batch's logits [B, 1 or L, V]; what it adds is in the caches then."""
         new = np.ones(batch.places.shape, np.int64)
+        encoded = given[Role.LENGTHS][batch.order] if Role.LENGTHS in given else None
         feeds = {
             names.IDS: given[Role.IDS][0][batch.places],
-            names.PADDING: np.concatenate([batch.real.astype(np.int64), new], 1),
+            names.PADDING if encoded is None else names.DECODED_PADDING: np.concatenate(
+                [batch.real.astype(np.int64), new], 1
+            ),
             names.POSITIONS: batch.context[:, None].astype(np.int64) + np.arange(batch.places.shape[1]),
         }
+        if encoded is not None:
+            feeds[names.ENCODED_PADDING] = rows_of(encoded).astype(np.int64)
         for cache in self._program.form.caches:
             feeds[self._pasts[cache.name].before] = self._before(cache, caches[cache.name], batch, given)
-        outputs = [LOGITS, *(past.after for past in self._pasts.values())]
+        grown = [cache for cache in self._program.form.caches if self._pasts[cache.name].after]
+        outputs = [LOGITS, *(self._pasts[cache.name].after for cache in grown)]
         logits, *presents = self._session.run_for(feeds, outputs)
-        for cache, present in zip(self._program.form.caches, presents, strict=True):
+        for cache, present in zip(grown, presents, strict=True):
             if cache.kind is CacheKind.ROW:
                 caches[cache.name][given[Role.ROWS][batch.order]] = present
             else:
@@ -134,22 +145,24 @@ class PastExecutable:
         if cache.kind is CacheKind.ROW:
             fresh = (batch.context == 0).reshape(-1, *[1] * (held.ndim - 1))
             return np.where(fresh, np.zeros((), held.dtype), held[given[Role.ROWS][batch.order]])
-        return read(held, given[Role.BLOCKS][self._group(cache.group), batch.order], batch)
+        lengths = given[Role.LENGTHS][batch.order] if cache.group == CROSS.name else batch.context
+        return read(held, given[Role.BLOCKS][self._group(cache.group), batch.order], lengths)
 
     def _group(self, name: str | None) -> int:
         return [group.name for group in self._program.form.groups].index(str(name))
 
 
-def read(cache: Array, table: Array, batch: Batch) -> Array:
+def read(cache: Array, table: Array, lengths: Array) -> Array:
     """What a paged cache [N, size, heads, width] holds of some sequences, [B, heads, P, width].
 
     Args:
         table: their blocks, int [B, m]; below zero where one is given back, whose rows no query sees.
+        lengths: how many rows each has, int [B].
     """
-    size, past = cache.shape[1], batch.past
+    size, past = cache.shape[1], int(lengths.max())
     table = table[:, : -(-past // size)]
     held = cache[np.maximum(table, 0)].reshape(len(table), -1, *cache.shape[2:])[:, :past]
-    real = batch.real & (table >= 0).repeat(size, 1)[:, :past]
+    real = rows_of(lengths) & (table >= 0).repeat(size, 1)[:, :past]
     if not real.all():  # what lies there may be no number, which no weight of zero makes one
         held[~real] = 0
     return np.ascontiguousarray(held.swapaxes(1, 2))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
-from headrace.errors import ArtifactError, InputError, TaskNotEnabledError, TraceError
-from headrace.ir import TASK_RULES, Needs, OutputKind, Program, Task
+from headrace.errors import ArtifactError, InputError, TargetError, TaskNotEnabledError, TraceError
+from headrace.ir import TASK_RULES, AttentionType, Needs, OutputKind, Program, Task
 from headrace.ir.serialize import encode
 from headrace.runtime.artifact.genai import genai_config
 from headrace.runtime.artifact.manifest import require_own, write_manifest
@@ -69,7 +69,7 @@ def export_onnx(  # noqa: PLR0913 - what a caller may choose
             for what was a link to elsewhere, a tokenizer's file too.
         task: whose outputs the model has; None takes the default task.
         profile: std, fast or portable; see headrace/backends/onnx/profiles.py.
-        dtype: of the weights: float32, float16 or int8.
+        dtype: of the weights: float32, float16, int8 or int4.
         finished: whether the graph also returns `sentence_embedding` or `probabilities`.
         logits: of a model that generates, "all" tokens' or the "last" token's of each sequence alone.
         force: keep an int8 model whose answers fail the gate.
@@ -236,9 +236,17 @@ def _cached(program: Program, task: Task) -> Program:
 
     Raises:
         ArtifactError: something in it looks along the tokens in a way that no cache keeps.
+        TargetError: it has an encoder beside its decoder.
     """
     from headrace.lowering.pipeline import prepare
 
+    crossing = [spec for spec in program.nodes.attention if spec.type is AttentionType.ENCODER_DECODER]
+    if crossing:
+        raise TargetError(
+            f"{crossing[0].node} ({crossing[0].provenance}) reads an encoder's rows, and an export is one file, which "
+            f'has no place for an encoder beside its decoder. Compile {task} with target="onnx", which runs the two, '
+            "or export another task: pass task=."
+        )
     try:
         return prepare(program, task)
     except TraceError as error:

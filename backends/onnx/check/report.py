@@ -32,6 +32,7 @@ BOUNDS = {
     "float32": Bound(1e-4, 1 - 1e-5),
     "float16": Bound(5e-2, 0.999),
     "int8": Bound(1.0, 0.97),
+    "int4": Bound(1.0, 0.9),
 }
 
 

@@ -25,9 +25,9 @@ from headrace.backends.onnx.export.translate import Translation, as_function, fi
 from headrace.backends.onnx.profiles import Form, Profile
 from headrace.compat.torch_code import define
 from headrace.errors import TargetError
-from headrace.ir import BiasKind, OutputKind, Program, Role
+from headrace.ir import CROSS, BiasKind, OutputKind, Program, Role
 from headrace.ops import cached
-from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 
 
 def functional(schema: str) -> str:
@@ -51,6 +51,7 @@ class PastTranslation(Translation):
     Attributes:
         ids: the new tokens [B, L].
         padding: which of all tokens are real, [B, P + L].
+        encoded: which of an encoder's rows are, [B, S].
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -67,6 +68,7 @@ class PastTranslation(Translation):
         super().__init__(profile)
         self.ids = given_ids(names.IDS, names.BATCH, names.SEQUENCE)
         self.padding = given_ids(names.PADDING, names.BATCH, names.TOTAL)
+        self.encoded = given_ids(names.ENCODED_PADDING, names.BATCH, names.ENCODED)
         # By cache, the first output of the node that makes it, and which of its outputs that is: the exporter takes
         # those away that nothing reads yet.
         self._presents: dict[str, tuple[Any, int]] = {}
@@ -75,7 +77,10 @@ class PastTranslation(Translation):
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         """What each operator becomes."""
-        return super().table() | {FUNCTIONAL[ATTENTION_PAGED]: as_function(self.attention_paged)}
+        return super().table() | {
+            FUNCTIONAL[ATTENTION_PAGED]: as_function(self.attention_paged),
+            ATTENTION_CROSS: as_function(self.attention_cross),
+        }
 
     def attention_paged(  # noqa: PLR0913, PLR0917 - what the operator takes
         self, q: Any, k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, blocks: Any, cu_seqlens: Any,
@@ -109,6 +114,25 @@ class PastTranslation(Translation):
             else:  # an earlier layer put them there
                 found = op.Attention(q, keys, values, *self._added(seen, added), scale=scale, softcap=softcap)
                 out = op.Transpose(first(found), perm=(0, 2, 1, 3))
+        return op.Reshape(out, self._ints(-1, heads, width))
+
+    def attention_cross(
+        self, q: Any, k_cache: Any, v_cache: Any, blocks: Any, cu_seqlens: Any, lengths: Any, sinks: Any,
+        scale: float, softcap: float,
+    ) -> Any:  # fmt: skip
+        """`headrace::attention_cross`: [T, Hq, Dv]."""
+        op, heads, width = self.op, int(q.shape[1]), int(v_cache.shape[3])
+        q = self._batched(q)
+        real = op.Unsqueeze(self._truth(self.encoded), self._ints(1, 2))
+        seen = op.Expand(
+            real, self._shape(self._dim(self.ids, 0), 1, self._dim(self.ids, 1), self._dim(self.encoded, 1))
+        )
+        if self.form is Form.PLAIN or sinks is not None:
+            keys, values = (_known(op.Identity(x), x.dtype, *x.shape[2:]) for x in (k_cache, v_cache))
+            out = self._plain(q, keys, values, seen, None, sinks, scale, softcap)
+        else:
+            found = op.Attention(q, k_cache, v_cache, seen, scale=scale, softcap=softcap)
+            out = op.Transpose(first(found), perm=(0, 2, 1, 3))
         return op.Reshape(out, self._ints(-1, heads, width))
 
     def present(self, cache: str) -> Any:
@@ -203,6 +227,9 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
     """
     given, tape = {value.name: value for value in model.graph.inputs}, Tape("row")
     inputs = [made.ids, made.padding]
+    if CROSS in program.form.groups:
+        made.padding.name = names.DECODED_PADDING
+        inputs.append(made.encoded)
     row = tape.op("Reshape", [made.ids, tape.constant([1, -1])])
     for one in program.signature.inputs:
         value = given[one.name]
@@ -215,6 +242,10 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
             give(value, tape.op("Add", [places, tape.constant(program.facts.positions.offset)]))
         elif one.role is Role.TYPES:
             give(value, tape.op("Expand", [tape.constant(0), tape.op("Shape", [row])]))
+        elif one.role is Role.SLOTS:  # of which torch may read the row's length, where it traces a graph anew
+            groups = tape.constant([len(program.form.groups)])
+            sizes = tape.op("Concat", [groups, tape.op("Shape", [row], {"start": 1})], {"axis": 0})
+            give(value, tape.op("Expand", [tape.constant(0), sizes]))
         elif one.role is Role.WANTED:
             give(value, _wanted(tape, made.ids, last))
     put_first(model, tape)
@@ -223,13 +254,13 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
     presents = made.presents(end)
     model.graph.extend(end.nodes)
     for cache, known in pasts.items():
-        _settle(given[cache], presents[cache], known)
+        _settle(given[cache], presents.get(cache), known)
     model.graph.inputs[:] = [*inputs, *(given[cache] for cache in pasts)]
     model.graph.outputs[:] = [
         _as_batch(model, made.ids, 1 if last else names.SEQUENCE),
-        *(presents[cache] for cache in pasts),
+        *(presents[cache] for cache in pasts if cache in presents),
     ]
-    return [names.OUTPUTS[OutputKind.VOCABULARY_LOGITS], *(known.after for known in pasts.values())]
+    return [names.OUTPUTS[OutputKind.VOCABULARY_LOGITS], *(known.after for known in pasts.values() if known.after)]
 
 
 def _wanted(tape: Tape, ids: ir.Value, last: bool) -> ir.Value:
@@ -241,11 +272,12 @@ def _wanted(tape: Tape, ids: ir.Value, last: bool) -> ir.Value:
     return tape.op("Range", [tape.op("Sub", [length, tape.constant(1)]), end, length])
 
 
-def _settle(past: ir.Value, present: ir.Value, known: names.Past) -> None:
+def _settle(past: ir.Value, present: ir.Value | None, known: names.Past) -> None:
     """A cache's values before and after, sized; the first is named too."""
-    past.name, present.type = known.before, past.type
-    past.shape = ir.Shape(known.sizes)
-    present.shape = ir.Shape([names.TOTAL if size == names.PAST else size for size in known.sizes])
+    past.name, past.shape = known.before, ir.Shape(known.sizes)
+    if present is not None:
+        present.type = past.type
+        present.shape = ir.Shape([names.TOTAL if size == names.PAST else size for size in known.sizes])
 
 
 def _as_batch(model: ir.Model, ids: ir.Value, rows: int | str) -> ir.Value:

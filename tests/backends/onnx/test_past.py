@@ -17,7 +17,7 @@ import onnxruntime as ort
 from headrace import feed
 from headrace.backends.onnx import names
 from headrace.backends.onnx.export.graph import build
-from headrace.backends.onnx.past import Batch, PastExecutable, read
+from headrace.backends.onnx.past import PastExecutable, read
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.backends.onnx.session import Session, find_providers
 from headrace.errors import ArtifactError, TargetError
@@ -145,7 +145,19 @@ def test_the_last_rows_alone_on_request(written: Any) -> None:
     assert logits.argmax(-1)[:, 0].tolist() == [own[0] for own in whole]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["lfm2", "bamba"])
+def test_states_go_on_past_padding_on_the_left(name: str, written: Any, tiny: Any) -> None:
+    """A short convolution's last inputs, and the state of a scan: in pieces that begin within the padding, too."""
+    program, path = written(name, "std")
+    prompts = generating.prompts(program.signature.vocabulary, *LENGTHS, seed=7)
+    right = [generating.greedy(tiny(name, HEAD), own, NEW) for own in prompts]
+    assert deployed(path, program, prompts, True, (7, 2, 8)) == right
+    kept = {one.before for one in names.pasts(program).values()}
+    assert "past_conv.0" in kept
+    assert ("past_ssm.0" in kept) is (name == "bamba")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2"])
 def test_the_engine_makes_the_tokens_of_the_eager_model(name: str, compiled: Any, tiny: Any) -> None:
     """A window's blocks are given back, and texts that join are in pieces beside others that make a token."""
     model = compiled(name, HEAD, "onnx", task="generate", token_budget=6)
@@ -155,6 +167,18 @@ def test_the_engine_makes_the_tokens_of_the_eager_model(name: str, compiled: Any
     found = model.generate(prompts, max_new_tokens=20, ignore_eos=True)
     assert [list(one.token_ids) for one in found] == right
     assert not model.engine.decoding().lane.state.store.used()
+
+
+def test_an_encoder_decoder_writes_what_its_decoder_crosses_to_once(compiled: Any) -> None:
+    """T5: an encoder's file, whose rows go into the caches, and a decoder's, with a bias by the distance."""
+    model = compiled("t5", "AutoModelForSeq2SeqLM", "onnx", task="generate")
+    prompts = generating.prompts(96, *LENGTHS, seed=7)
+    options = {"max_new_tokens": NEW, "ignore_eos": True, "beams": 1}
+    found = model.generate(prompts, **options)
+    right = compiled("t5", "AutoModelForSeq2SeqLM", "reference", task="generate").generate(prompts, **options)
+    assert [one.token_ids for one in found] == [one.token_ids for one in right]
+    encoder = model.engine.lanes["cross"].executable
+    assert encoder.calls == len(prompts)
 
 
 def test_other_rows_than_the_last_need_a_file_that_returns_them(written: Any, analysed: Any) -> None:
@@ -177,8 +201,7 @@ def generating_step(program: Any, ids: list[int]) -> dict[str, Any]:
 def test_what_no_text_holds_is_not_read() -> None:
     cache = np.full((3, 2, 1, 1), np.nan, np.float32)
     cache[1, :, 0, 0], cache[2, 0, 0, 0] = (1, 2), 3
-    batch = Batch(np.zeros((2, 1), np.int64), np.array([3, 3]), np.arange(2))
-    held = read(cache, np.array([[1, 2], [-1, 2]]), batch)
+    held = read(cache, np.array([[1, 2], [-1, 2]]), np.array([3, 3]))
     assert held[:, 0, :, 0].tolist() == [[1, 2, 3], [0, 0, 3]]
 
 

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("onnxscript", reason="needs onnxscript: pip install 'headrace[export]'")
 pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'headrace[onnx]'")
 
+import onnx_ir as ir
+
 import headrace
 from headrace.runtime.tools.cli.commands.onnx import check_export
 from tests import generating
@@ -101,6 +103,25 @@ def test_what_was_recorded_holds_here(exported: Path) -> None:
     found = list(check_export(exported))
     assert len(found) > 3
     assert all(passed for passed, _ in found), found
+
+
+def test_weights_in_four_bits(lowered: Any, tmp_path: Path) -> None:
+    """Every product's are, the head's too, which the embedding may share; what it costs is told."""
+    folder = lowered.export_onnx(tmp_path / "m", dtype="int4")
+    kinds = [node.op_type for node in ir.load(folder / "onnx" / "model_q4.onnx").graph]
+    assert kinds.count("MatMulNBits") == 9
+    assert "MatMul" not in kinds
+    report = json.loads((folder / "verification.json").read_text())
+    assert 0.9 < float(report["checks"][-1]["found"].partition("cosine ")[2].split()[0]) < 1
+    loaded = headrace.load(folder)
+    assert len(loaded.generate([[5, 6, 7]], **OPTIONS[0])[0].token_ids) == 8
+
+
+def test_an_encoder_beside_a_decoder_has_no_place_in_one_file(tmp_path: Path) -> None:
+    lowered = headrace.lower(build("t5", "AutoModelForSeq2SeqLM"), target="reference")
+    with pytest.raises(headrace.TargetError, match=r"attention_\d+ \(.*\) reads an encoder's rows"):
+        lowered.export_onnx(tmp_path / "m", task="generate")
+    assert not list(tmp_path.iterdir())
 
 
 def test_options_that_are_none(lowered: Any, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def export(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     model: Source,
     out: Annotated[Path, typer.Argument(help="The folder to write; Headrace and onnxruntime take it as it is.")],
     profile: Annotated[str, typer.Option(help="std, fast or portable.")] = "std",
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16 or int8.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16, int8 or int4.")] = "float32",
     task: Task = None,
     force: Annotated[bool, typer.Option("--force", help="Keep a model whose answers fail the checks.")] = False,
     max_length: MaxLength = None,
