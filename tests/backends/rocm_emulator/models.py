@@ -1,4 +1,4 @@
-"""Whole tiny models of two layers or three, as the ROCm target compiles them, executed and held against their graphs."""
+"""Whole tiny models of two layers or three, as the ROCm target compiles them, executed, against their graphs."""
 
 from __future__ import annotations
 
