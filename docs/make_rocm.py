@@ -26,11 +26,18 @@ def main() -> None:
     names = [name for name in sys.argv[1:] if name != "--table"]
     if "--table" not in sys.argv:
         for name, row in executed(names):
-            found = json.loads(FOUND.read_text()) if FOUND.is_file() else {}
-            FOUND.write_text(json.dumps(dict(sorted({**found, name: row}.items())), indent=1) + "\n")
+            keep(name, row)
             print(name, row, flush=True)
     PAGE.write_text(document(PAGE.read_text()))
     print(f"wrote {PAGE}")
+
+
+def keep(name: str, row: dict[str, Any]) -> None:
+    """Put a result beside those that are there; whoever reads meanwhile sees the file before or after."""
+    found = json.loads(FOUND.read_text()) if FOUND.is_file() else {}
+    made = FOUND.with_suffix(".new")
+    made.write_text(json.dumps(dict(sorted({**found, name: row}.items())), indent=1) + "\n")
+    made.replace(FOUND)
 
 
 def executed(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
