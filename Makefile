@@ -4,6 +4,7 @@
 #   make test         install, then run the tests
 #   make check        lint, types, tests: what CI runs
 #   make gate         compile every kernel for every GPU architecture, without a GPU: the whole of a part of the tests
+#   make rocm         execute every kernel of the ROCm target in an emulator, and write docs/rocm.md's tables anew
 #   make test-oldest  the tests with the oldest torch and transformers supported, in .venv-oldest
 #   make docs         write docs/pipeline.md, docs/ir.md and the tables of docs/architecture.md and README.md anew
 #   make coverage     write docs/coverage.md and docs/coverage.json anew: every architecture, about half an hour
@@ -27,7 +28,7 @@ VENV := $(or $(VIRTUAL_ENV),.venv)
 PY := $(VENV)/bin/python
 
 .DELETE_ON_ERROR:
-.PHONY: demo test lint check gate test-oldest docs coverage bundles wheel clean FORCE
+.PHONY: demo test lint check gate rocm test-oldest docs coverage bundles wheel clean FORCE
 
 demo: $(VENV)/.headrace-demo
 	$(VENV)/bin/headrace demo
@@ -44,6 +45,9 @@ check: lint test
 
 gate: $(VENV)/.headrace-dev
 	$(PY) -m tests.gate --jobs $(JOBS)
+
+rocm: $(VENV)/.headrace-dev
+	$(PY) -m docs.make_rocm
 
 test-oldest:
 	$(MAKE) test VIRTUAL_ENV='$(CURDIR)/.venv-oldest' TORCH='torch==2.11.*' TRANSFORMERS='transformers==5.17.*'

@@ -59,8 +59,12 @@ def kernels_of(program: Any) -> list[tuple[str, str, Any]]:
     return emitted(program).kernels
 
 
-def emitted(program: Any) -> Emitted:
-    """All that Inductor makes of the program's graph; its weights are taken away from it."""
+def emitted(program: Any, most: int | None = None) -> Emitted:
+    """All that Inductor makes of the program's graph; its weights are taken away from it.
+
+    Args:
+        most: configurations of a kernel that are compiled; otherwise all that it would time on the device.
+    """
     import torch
     from torch._inductor import async_compile, config
     from torch._inductor.codecache import PyCodeCache
@@ -74,12 +78,13 @@ def emitted(program: Any) -> Emitted:
     def compiled(self: Any, name: str, source: str, device_str: str = "cuda") -> Any:
         """What one of Inductor's own worker processes does: every configuration, and none is loaded."""
         kernel = getattr(PyCodeCache.load(source), name)
+        kernel.configs = kernel.configs[:most]
         kernel.precompile(warm_cache_only=True)
         made.append((name, source, kernel))
         return kernel
 
     async_compile.AsyncCompile.triton = compiled  # type: ignore[method-assign, assignment]
-    GraphLowering.save_output_code = staticmethod(codes.append)  # type: ignore[method-assign]
+    GraphLowering.save_output_code = staticmethod(codes.append)
     off = {name: False for name in OFF if hasattr(config, name)}
     tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
     weights = [name for name, _ in module.named_parameters()] + [name for name, _ in module.named_buffers()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,19 +68,19 @@ class Case:
 def every() -> Iterator[Case]:
     """All of them."""
     for name, dtype in itertools.product(test_attention.CASES, DTYPES):
-        yield Case("attend_tiles", f"{name}, {_said(dtype)}", lambda n=name, d=dtype: attention(n, d))
+        yield Case("attend_tiles", f"{name}, {_said(dtype)}", partial(attention, name, dtype))
     for name, dtype in itertools.product(test_paged.CASES, (FP32, BF16)):
-        yield Case("attend_paged", f"{name}, {_said(dtype)}", lambda n=name, d=dtype: paged(n, d))
+        yield Case("attend_paged", f"{name}, {_said(dtype)}", partial(paged, name, dtype))
     for kind, dtype in itertools.product(PoolKind, DTYPES):
-        yield Case("reduce_sequences", f"{kind.value}, {_said(dtype)}", lambda k=kind, d=dtype: pooling(k, d))
+        yield Case("reduce_sequences", f"{kind.value}, {_said(dtype)}", partial(pooling, kind, dtype))
     for normed, width, dtype in itertools.product((False, True), (64, 80), DTYPES):
         form = f"{width}{', with the norm' * normed}, {_said(dtype)}"
-        yield Case("rotate_rows", form, lambda n=normed, w=width, d=dtype: rotation(n, w, d))
+        yield Case("rotate_rows", form, partial(rotation, normed, width, dtype))
     for case, dtype in itertools.product(test_linear_activation.CASES, (BF16, FP16)):
         form = f"{case.kind}{', gated' * case.gated}{', late' * case.late}, {_said(dtype)}"
-        yield Case("activate_rows", form, lambda c=case, d=dtype: activation(c, d))
-        yield Case("multiply_activate", form, lambda c=case, d=dtype: product(c, d))
-        yield Case("round_rows", form, lambda c=case, d=dtype: rounding(c, d))
+        yield Case("activate_rows", form, partial(activation, case, dtype))
+        yield Case("multiply_activate", form, partial(product, case, dtype))
+        yield Case("round_rows", form, partial(rounding, case, dtype))
 
 
 def _said(dtype: torch.dtype) -> str:

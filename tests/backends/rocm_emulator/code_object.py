@@ -6,6 +6,7 @@ The layout is that of LLVM's "User Guide for AMDGPU Backend", code object versio
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ def read(binary: bytes, name: str) -> CodeObject:
     symbols = dict(_symbols(binary, sections))
     if f"{name}.kd" not in symbols:
         raise ValueError(f"no kernel {name!r}; its symbols are {', '.join(symbols)}")
-    at, begin, size = symbols[f"{name}.kd"][0], *symbols[name]
+    (at, _), (begin, size) = symbols[f"{name}.kd"], symbols[name]
     home = next(one for one in sections if one.address <= at < one.address + one.size)
     descriptor = binary[home.offset + at - home.address :][:64]
     local, private, kernarg = struct.unpack_from("<III", descriptor)
@@ -132,7 +133,8 @@ def _sections(binary: bytes) -> list[_Section]:
     ]
 
 
-def _symbols(binary: bytes, sections: list[_Section]) -> Any:
+def _symbols(binary: bytes, sections: list[_Section]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The address and the size of each, by name."""
     for table in sections:
         if table.type == SYMBOLS or table.name == ".dynsym":
             for at in range(table.offset, table.offset + table.size, 24):

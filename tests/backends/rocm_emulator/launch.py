@@ -92,8 +92,8 @@ def launch(kernel: Kernel, grid: Sequence[int], arguments: Sequence[tuple[str, A
     with np.errstate(all="ignore"):
         for groups in _batches([*grid, 1, 1][:3], max(1, TOGETHER // kernel.warps)):
             retired += _execute(kernel, memory, kernarg, bytes(packed), groups)
-    for address, data in storages.values():
-        data.copy_(torch.from_numpy(memory.get(address, data.numel())))
+    for address, held in storages.values():
+        held.copy_(torch.from_numpy(memory.get(address, held.numel())))
     return retired
 
 
@@ -102,11 +102,11 @@ def _address(memory: Memory, storages: dict[int, tuple[int, Tensor]], tensor: Te
     storage = tensor.untyped_storage()
     key = storage.data_ptr()
     if key not in storages:
-        data = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+        data = torch.empty(0, dtype=torch.uint8).set_(storage)
         address = memory.allocate(data.numel())
         memory.put(address, data.numpy())
         storages[key] = (address, data)
-    return storages[key][0] + tensor.storage_offset() * tensor.element_size()
+    return storages[key][0] + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _batches(grid: Sequence[int], count: int) -> Any:

@@ -1,6 +1,6 @@
 """A whole program as the ROCm target compiles it, every kernel of it in the emulator: run in a process of its own.
 
-`python -m tests.backends.rocm_emulator.program FOLDER NAME OUT`: Inductor's own code launches what Inductor emitted,
+`python -m tests.backends.rocm_emulator.program FOLDER NAME OUT MOST`: Inductor's own code launches what it emitted,
 and products, which it leaves to a library, are torch's on the CPU. FOLDER holds the program and its inputs (`write`).
 """
 
@@ -31,7 +31,7 @@ class Executed:
     """One kernel of a program.
 
     Attributes:
-        configurations: how many Inductor would time on the device; each was executed.
+        configurations: how many of those that Inductor would time on the device were executed.
         retired: instructions of the first one, each counted once for every wave.
         apart: the largest difference that one configuration made to the first, of what that made at most.
     """
@@ -54,8 +54,11 @@ def write(folder: Path, name: str, program: Any, inputs: dict[str, Any]) -> None
     torch.save(inputs, folder / f"{name}.inputs.pt")
 
 
-def execute(folder: Path, name: str) -> tuple[list[Any], list[Executed], list[str]]:
+def execute(folder: Path, name: str, most: int = 1) -> tuple[list[Any], list[Executed], list[str]]:
     """The outputs of a program, its kernels, and what was left to torch's own products, by name.
+
+    Args:
+        most: configurations of each kernel, of those that Inductor would time on the device.
 
     Raises:
         RuntimeError: the process failed; its last words.
@@ -66,7 +69,7 @@ def execute(folder: Path, name: str) -> tuple[list[Any], list[Executed], list[st
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.backends.rocm_emulator.program", str(folder), name, str(out)]
+    command = [sys.executable, "-m", "tests.backends.rocm_emulator.program", str(folder), name, str(out), str(most)]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-3000:]}")
@@ -74,7 +77,7 @@ def execute(folder: Path, name: str) -> tuple[list[Any], list[Executed], list[st
     return torch.load(out.with_suffix(".pt")), [Executed(**one) for one in told["kernels"]], told["left"]
 
 
-def main(folder: str, name: str, out: str) -> None:
+def main(folder: str, name: str, out: str, most: str) -> None:
     """Compile the program for gfx942 and run it."""
     from tests.gate import emitted, fake_device
 
@@ -84,7 +87,7 @@ def main(folder: str, name: str, out: str) -> None:
     from tests.gate import programs
 
     real = emitted.lowered(programs.read(Path(folder), name))
-    made = emitted.emitted(programs.read(Path(folder), name))
+    made = emitted.emitted(programs.read(Path(folder), name), int(most))
     held = dict(real.named_parameters()) | dict(real.named_buffers())
     inputs = torch.load(Path(folder) / f"{name}.inputs.pt")
     given = [held[each].detach().clone() for each in made.weights] + [inputs[each] for each in made.inputs]
@@ -105,7 +108,7 @@ def _called(code: str, kernels: dict[tuple[str, str], Launched], given: list[Any
     for said, here in HERE.items():
         code = code.replace(said, here)
     async_compile.AsyncCompile.triton = lambda self, name, source, device_str="cuda": kernels[name, source]  # type: ignore[method-assign, assignment]
-    torch.cuda._DeviceGuard = lambda index: nullcontext()  # type: ignore[assignment, misc]
+    torch.cuda._DeviceGuard = lambda index: nullcontext()  # type: ignore[assignment, misc, return-value]
     names: dict[str, Any] = {"__name__": "emitted", "__file__": "emitted"}
     exec(compile(code, "<emitted>", "exec"), names)
     return list(names["call"](given))
@@ -147,7 +150,7 @@ def _storages(arguments: Any) -> list[Any]:
         for value in arguments
         if hasattr(value, "untyped_storage")
     }
-    return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in found.values()]  # type: ignore[call-overload]
+    return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in found.values()]
 
 
 def _difference(one: list[Any], other: list[Any]) -> float:

@@ -56,6 +56,7 @@ def test_defects_of_attention(defect: str) -> None:
         with pytest.raises(RaceFault):
             attended(seeded.replaced("s_barrier", seeded.nothing))
     elif defect == "mask":
-        assert not attended(seeded.replaced("v_cmp_gt_i32", seeded.one_more)).passes
+        with pytest.raises(MemoryFault):
+            attended(seeded.replaced("v_cmp_gt_i32", seeded.one_more))
     else:
         assert not attended(seeded.replaced("v_mfma_f32_32x32x8_bf16", seeded.swapped, which=0)).passes

@@ -128,7 +128,7 @@ def chosen(mask: Array, new: Any, old: Any) -> Array:
     """What a branch assigns, in the lanes that took it."""
     if old is None:
         return np.asarray(new)
-    new = np.asarray(new)
+    new, old = np.asarray(new), np.asarray(old)
     if old.dtype != new.dtype and old.dtype.itemsize == new.dtype.itemsize:
         old = old.view(new.dtype)
     return np.where(mask, new, old)

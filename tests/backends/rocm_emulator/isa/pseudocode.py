@@ -159,7 +159,7 @@ class _Writer:
     def assignment(self) -> None:
         if self.peek() == "{":
             raise UnknownPseudocodeError("parts assigned together")
-        targets = []
+        targets: list[tuple[str, str, str, str]] = []
         while not targets or self._assigns_again():
             targets.append(self.target())
             sign = self.take()

@@ -52,6 +52,8 @@ def read(instruction: Instruction) -> Line:
 
 def _named(one: Instruction, field: str) -> bool:
     """Whether the text names the field at all."""
+    if one.name == "s_setreg_imm32_b32":  # its target is a register of the hardware's
+        return False
     if field in ("src0", "src1", "src2"):
         return field in one.raw.operands
     if one.encoding in ("DS", "GLOBAL", "SCRATCH"):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.backends.rocm_emulator.isa.decode import Instruction, UnknownInstructionError
-from tests.backends.rocm_emulator.machine.alu import Made
+from tests.backends.rocm_emulator.machine.alu import Made, Step
 from tests.backends.rocm_emulator.machine.faults import MemoryFault
 from tests.backends.rocm_emulator.machine.operands import VECTOR, keys
 from tests.backends.rocm_emulator.machine.state import LANES, Waves
@@ -94,7 +94,7 @@ class Private:
         self.bytes[self._places(addresses, size)] = np.ascontiguousarray(data).view(np.uint8)[:, :size]
 
 
-def _loading(places: Addresses, shown: Any, space: Any, data: int, size: int, signed: bool) -> Callable[[Waves], None]:
+def _loading(places: Addresses, shown: Any, space: Any, data: int, size: int, signed: bool) -> Step:
     fills = frozenset(range(data, data + (size + 3) // 4))
 
     def run(waves: Waves) -> None:
@@ -112,7 +112,7 @@ def _loading(places: Addresses, shown: Any, space: Any, data: int, size: int, si
     return run
 
 
-def _storing(places: Addresses, shown: Any, space: Any, data: int, size: int, shift: int) -> Callable[[Waves], None]:
+def _storing(places: Addresses, shown: Any, space: Any, data: int, size: int, shift: int) -> Step:
     """`shift`: of the bits of a register that are stored, where they are its high ones."""
     words = (size + 3) // 4
 
@@ -231,50 +231,59 @@ def _scalar_load(one: Instruction, size: int) -> Made:
 
 def _local(one: Instruction, does: str, size: int, signed: bool, accumulators: int) -> Made:
     """One place of local memory, or two of them a multiple of their size apart."""
-    address, shift = one.number("addr"), accumulators if one.number("acc") else 0
+    shift = accumulators if one.number("acc") else 0
     first, second = one.number("offset0"), one.number("offset1")
     unit = size * (64 if "st64" in does else 1)
     offsets = (first * unit, second * unit) if "2" in does else (first | second << 8,)
-    words = (size + 3) // 4
-    touched = keys(VECTOR + address, 1)
-
-    def places(waves: Waves, offset: int) -> Array:
-        at = (waves.vector[address] + np.uint32(offset))[waves.exec]
-        if (at.astype(np.int64) + size > waves.local.size).any():
-            raise MemoryFault(f"{size} local bytes at {int(at.max()):#x}, past the {waves.local.size} of a workgroup")
-        return at + waves.local_base[waves.exec]
-
+    touched = keys(VECTOR + one.number("addr"), 1)
     if does.startswith("read"):
-        target = one.number("vdst") + shift
-        fills = frozenset(range(target, target + words * len(offsets)))
-
-        def read(waves: Waves) -> None:
-            lanes, who = waves.exec, waves.number[waves.exec]
-            found = []
-            for offset in offsets:
-                at = places(waves, offset)
-                waves.local.reads(at, size, who)
-                found.append(waves.local.load(at, size))
-            for word, value in enumerate(np.concatenate(found, 1).T):
-                waves.vector[target + word][lanes] = _extended(value, size) if signed else value
-            waves.waits.issue_local(fills)
-
-        return read, touched
-
+        return _local_read(one.number("addr"), offsets, one.number("vdst") + shift, size, signed), touched
     sources = [one.number(name) + shift for name in ("data0", "data1")[: len(offsets)]]
+    for source in sources:
+        touched |= keys(VECTOR + source, (size + 3) // 4)
+    return _local_write(one.number("addr"), offsets, sources, size), touched
+
+
+def _local_places(waves: Waves, address: int, offset: int, size: int) -> Array:
+    """Where the lanes that execute read or write, each workgroup in its own part."""
+    at = (waves.vector[address] + np.uint32(offset))[waves.exec]
+    if (at.astype(np.int64) + size > waves.local.size).any():
+        raise MemoryFault(f"{size} local bytes at {int(at.max()):#x}, past the {waves.local.size} of a workgroup")
+    places: Array = at + waves.local_base[waves.exec]
+    return places
+
+
+def _local_read(address: int, offsets: tuple[int, ...], target: int, size: int, signed: bool) -> Step:
+    fills = frozenset(range(target, target + (size + 3) // 4 * len(offsets)))
+
+    def read(waves: Waves) -> None:
+        lanes, who = waves.exec, waves.number[waves.exec]
+        found = []
+        for offset in offsets:
+            at = _local_places(waves, address, offset, size)
+            waves.local.reads(at, size, who)
+            found.append(waves.local.load(at, size))
+        for word, value in enumerate(np.concatenate(found, 1).T):
+            waves.vector[target + word][lanes] = _extended(value, size) if signed else value
+        waves.waits.issue_local(fills)
+
+    return read
+
+
+def _local_write(address: int, offsets: tuple[int, ...], sources: list[int], size: int) -> Step:
+    words = (size + 3) // 4
+    used = np.uint32(0xFFFF_FFFF if size % 4 == 0 else (1 << 8 * size) - 1)
 
     def write(waves: Waves) -> None:
         lanes, who = waves.exec, waves.number[waves.exec]
         for source, offset in zip(sources, offsets, strict=True):
-            at = places(waves, offset)
+            at = _local_places(waves, address, offset, size)
             data = np.stack([waves.vector[source + word][lanes] for word in range(words)], 1)
-            waves.local.writes(at, size, who, data if size % 4 == 0 else data & np.uint32((1 << 8 * size) - 1))
+            waves.local.writes(at, size, who, data & used)
             waves.local.store(at, data, size)
         waves.waits.issue_local(frozenset())
 
-    for source in sources:
-        touched |= keys(VECTOR + source, words)
-    return write, touched
+    return write
 
 
 def permute(one: Instruction) -> Made:

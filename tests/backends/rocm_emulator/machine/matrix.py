@@ -144,18 +144,17 @@ def mixed(one: Instruction) -> Made:
         signs = (bool(one.number("neg") >> place & 1), bool(one.number("neg_hi") >> place & 1))
         readers.append(_mixed_operand(read, half >> place & 1, select >> place & 1, *signs))
     target = one.number("vdst")
-    place = {"v_fma_mix_f32": None, "v_fma_mixlo_f16": 0, "v_fma_mixhi_f16": 16}[one.name]
+    half_at = {"v_fma_mix_f32": None, "v_fma_mixlo_f16": 0, "v_fma_mixhi_f16": 16}[one.name]
 
     def run(waves: Waves) -> None:
         a, b, c = (read(waves) for read in readers)
         found = (a * b + c).astype(np.float32)
-        if place is None:
+        if half_at is None:
             waves.put_vector(target, found.view(np.uint32))
             return
-        kept = waves.vector[target] & np.uint32(0xFFFF_0000 >> place)
-        waves.put_vector(
-            target, kept | (found.astype(np.float16).view(np.uint16).astype(np.uint32) << np.uint32(place))
-        )
+        kept = waves.vector[target] & np.uint32(0xFFFF_0000 >> half_at)
+        rounded = found.astype(np.float16).view(np.uint16).astype(np.uint32)
+        waves.put_vector(target, kept | (rounded << np.uint32(half_at)))
 
     return run, touched
 
