@@ -88,7 +88,6 @@ class Memory(Protocol):
     tensors: bool
     """Whether caches and outputs are tensors of torch, else they are arrays of numpy."""
 
-    @property
     def cache_bytes(self) -> int:
         """What all caches of a program may take, where the caller sets no bound."""
         ...

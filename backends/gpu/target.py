@@ -148,7 +148,6 @@ class Gpu:
             case Layout.CACHED:
                 return Stepping(program)
 
-    @property
     def cache_bytes(self) -> int:
         """Half of what the device has free, what torch keeps for later among it."""
         with self.placed():

@@ -35,7 +35,6 @@ class OnTensors:
         """Each array as a contiguous tensor."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
 
-    @property
     def cache_bytes(self) -> int:
         """Half of what the host has free."""
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

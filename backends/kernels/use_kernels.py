@@ -154,8 +154,8 @@ def _scan_tuned(node: fx.Node, family: str) -> Scan | None:
 def _widen(graph: fx.Graph, node: fx.Node, family: str) -> None:
     """Mamba-2's scan runs in float32 on NVIDIA.
 
-    In bfloat16 its kernel was wrong on an H200 by one of the two tunings that were tried (64 tokens by 16 columns, Triton
-    3.6), which the interpreter does not show and for which no cause is known yet.
+    In bfloat16 its kernel was wrong on an H200 by one of the two tunings that were tried (64 tokens by 16 columns,
+    Triton 3.6), which the interpreter does not show and for which no cause is known yet.
     """
     if VARLEN[node.target].operator is not CHUNK_SCAN or not family.startswith("sm"):
         return

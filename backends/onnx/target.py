@@ -65,7 +65,6 @@ class Onnx:
         """In float32."""
         return output.astype(np.float32, copy=False)
 
-    @property
     def cache_bytes(self) -> int:
         """Half of what the host has free."""
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

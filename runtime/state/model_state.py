@@ -37,7 +37,7 @@ class ModelState:
         """
         self.encode = encode
         if self.program.form.caches:
-            self.store = CacheStore(self.program, memory, limit or memory.cache_bytes, self.reuses_prefixes)
+            self.store = CacheStore(self.program, memory, limit or memory.cache_bytes(), self.reuses_prefixes)
 
     def admit(self, tokens: Sequence[int], source: Any = None) -> Held | None:
         """Room for a sequence, None where there is none now. What is known of its tokens already is in it.

@@ -144,7 +144,8 @@ def _turn_weights(model: ir.Model) -> None:
             continue
         name = f"{held.name}_turned"
         turned = ir.tensor(np.ascontiguousarray(held.numpy().transpose(node.attributes["perm"].as_ints())), name=name)
-        value = ir.Value(name=name, const_value=turned, shape=ir.Shape(turned.shape.numpy()), type=ir.TensorType(turned.dtype))
+        shape, kind = ir.Shape(turned.shape.numpy()), ir.TensorType(turned.dtype)
+        value = ir.Value(name=name, const_value=turned, shape=shape, type=kind)
         model.graph.register_initializer(value)
         ir.convenience.replace_all_uses_with(node.outputs[0], value)
     common.RemoveUnusedNodesPass()(model)

@@ -249,7 +249,7 @@ def test_texts_that_find_no_room_wait_and_are_right(case: Any, name: str) -> Non
     one: Case = case(name)
     whole: int = generator(one.program).lane.state.store.bytes
     blocks = 64 if one.program.form.groups else 8
-    loop = generator(one.program, 12, limit=whole // blocks * (7 if "qwen" not in name else 12))
+    loop = generator(one.program, 12, limit=whole // blocks * (7 if "qwen" not in name else 14))
     loop.scheduler = Counting(loop.lane.state, 12, 8)
     assert run(loop, one.texts[:4], NEW) == one.right[:4]
     assert loop.scheduler.count
