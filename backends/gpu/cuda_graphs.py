@@ -10,16 +10,33 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from headrace import sample
 from headrace.backends.gpu.memory import ran_out
+from headrace.compat.torch import OpOverload, free_unbacked_symbols
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program, Role
+from headrace.ops.stateful import POOL_STATE, STATEFUL
 
 # Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
 SHORT_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 SHORT = 8
 # Longer ones when they come again; past so many tokens a launch costs nothing beside the work.
 LONGEST, MOST = 1 << 17, 64
+
+
+def capturable(exported: ExportedProgram) -> bool:
+    """Whether no operator waits for the device: one that shapes its answer by data does, another library's may.
+
+    Nor goes on from a state: its definition asks for the lengths of a step.
+    """
+    operators = [node for node in exported.graph.nodes if isinstance(node.target, OpOverload)]
+    return not any(node.target in STATEFUL or node.target is POOL_STATE for node in operators) and all(
+        node.target.namespace in ("aten", "prims", "headrace")
+        and not free_unbacked_symbols(node.meta.get("val"))
+        and torch.Tag.dynamic_output_shape not in node.target.tags
+        for node in operators
+    )
 
 
 class Shape(NamedTuple):

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from headrace import graphs, sample
-from headrace.backends.gpu.cuda_graphs import Replays
+from headrace.backends.gpu.cuda_graphs import Replays, capturable
 from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
 from headrace.backends.gpu.passes.scaled_products import ScaleProducts
-from headrace.backends.gpu.plan import capturable
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
 from headrace.backends.kernels.tuning import family

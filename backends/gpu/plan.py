@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch.export import ExportedProgram
 
 from headrace.backends.gpu.architecture import Architecture
-from headrace.backends.gpu.cuda_graphs import LONGEST, SHORT_ROWS
+from headrace.backends.gpu.cuda_graphs import LONGEST, SHORT_ROWS, capturable
 from headrace.backends.gpu.device import current
+from headrace.backends.gpu.stepping import ROOMS
 from headrace.backends.inductor.precision import PRECISION
 from headrace.backends.kernels.linear_activation.match import activations
 from headrace.backends.kernels.linear_activation.op import FEW
 from headrace.backends.kernels.tuning import PRODUCTS, family
-from headrace.compat.torch import OpOverload, free_unbacked_symbols
-from headrace.ir import AttentionType, Layout, Program, State
-from headrace.ops.stateful import POOL_STATE, STATEFUL
+from headrace.ir import AttentionType, CacheKind, Layout, Program, State
 
 
 @dataclass(frozen=True)
@@ -27,20 +25,6 @@ class Choice:
     about: str
     what: str
     why: str
-
-
-def capturable(exported: ExportedProgram) -> bool:
-    """Whether no operator waits for the device: one that shapes its answer by data does, another library's may.
-
-    Nor goes on from a state: its definition asks for the lengths of a step.
-    """
-    operators = [node for node in exported.graph.nodes if isinstance(node.target, OpOverload)]
-    return not any(node.target in STATEFUL or node.target is POOL_STATE for node in operators) and all(
-        node.target.namespace in ("aten", "prims", "headrace")
-        and not free_unbacked_symbols(node.meta.get("val"))
-        and torch.Tag.dynamic_output_shape not in node.target.tags
-        for node in operators
-    )
 
 
 def plan(program: Program, target: str, architecture: Architecture | None, padded: str) -> tuple[Choice, ...]:
@@ -108,7 +92,15 @@ def _graphs(program: Program) -> Iterator[Choice]:
         yield Choice("captured in graphs", "nothing", _padded_why(program))
     elif not capturable(program.graph):
         why = "an operator may wait for the device: another library's, or one that shapes its answer by data"
+        if any(cache.kind is CacheKind.ROW for cache in program.form.caches):
+            why = "what goes on from a state asks the device how long each sequence of a step is"
         yield Choice("captured in graphs", "nothing", why)
+    elif program.form.layout is Layout.CACHED:
+        yield Choice(
+            "captured in graphs",
+            f"steps of one token a sequence, of up to {ROOMS[-1]} sequences",
+            "decoding consists of them, and launching their kernels one by one costs more than the kernels",
+        )
     else:
         yield Choice(
             "captured in graphs",

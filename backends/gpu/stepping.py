@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace import feed, sample
+from headrace.backends.gpu.cuda_graphs import capturable
 from headrace.backends.gpu.executable import LONGEST, OfGraph, alone, compiled_kernels
 from headrace.backends.gpu.memory import memory_told
-from headrace.backends.gpu.plan import capturable
 from headrace.backends.inductor.compile import quiet
 from headrace.backends.inductor.precision import exact
 from headrace.ir import PER_TOKEN_OUTPUTS, CacheKind, Program, Role
