@@ -38,11 +38,14 @@ class Choice(Protocol):
 
     Attributes:
         ids: int64 [w] on the target, one of each sequence.
-        lasting: the places of the sequences that another token follows, unless this one ends them.
     """
 
     ids: Any
-    lasting: list[int]
+
+    @property
+    def lasting(self) -> list[int]:
+        """The places of the sequences that another token follows, unless this one ends them; all before it are read."""
+        ...
 
 
 @runtime_checkable

@@ -69,13 +69,11 @@ class Chosen:
     Attributes:
         sequences: whose they are.
         ids: int64 [w], on the device.
-        lasting: the places of the sequences that another token follows, unless this one ends them.
     """
 
     def __init__(self, sequences: list[Sequence], rows: list[Row] | None, found: Sampled, scores: Tensor) -> None:
         """Begin to copy. `rows` are what each was asked for, None where nothing was."""
         self.sequences, self.ids = sequences, found.ids
-        self.lasting = [place for place, one in enumerate(sequences) if one.request.lasting]
         self._rows, self._found = rows, found
         # NaN is the largest of all numbers to argmax, so that a row which holds one shows it here.
         highest = scores.gather(1, found.ids[:, None])[:, 0]
@@ -86,6 +84,11 @@ class Chosen:
             self._copy.copy_(both, non_blocking=True)
             self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._done.record()
+
+    @property
+    def lasting(self) -> list[int]:
+        """The places of the sequences that another token follows, unless this one ends them; all before it are read."""
+        return [place for place, one in enumerate(self.sequences) if one.request.lasting]
 
     def read(self) -> Tensor:
         """Ids and their scores, float64 [2, w], once they are there."""
