@@ -194,48 +194,21 @@ def delta_ruled(
     """The launches: of all chunks and then of the sequences, or of the sequences token by token."""
     _, tokens, heads, width = v.shape
     q, k, v, g = (side_by_side(rows) if rows.dim() == 4 else rows for rows in (q, k, v, g))
-    out = q.new_empty((1, tokens, heads, width))
-    keys, count = q.shape[3], cu_seqlens.shape[0] - 1
-    padded = max(16, triton.next_power_of_2(keys))
+    out, keys = q.new_empty((1, tokens, heads, width)), q.shape[3]
     chunk, columns, warps, stages = blocks
-    columns = min(columns, max(16, triton.next_power_of_2(width)))
-    strides = [size for rows in (q, k, v, g, beta) for size in rows.stride()[1:3]]
+    columns = min(columns if g.dim() == 3 else 16, max(16, triton.next_power_of_2(width)))
+    padded = max(16, triton.next_power_of_2(keys))
     shape = {"HEADS": heads, "GROUP": heads // q.shape[2], "KEY": keys, "NORMALIZE": normalize, "KEYS": padded}
-    sizes, values = (count, tokens, *strides), {"VALUE": width, "SCALE": keys**-0.5}
+    values = {"VALUE": width, "SCALE": keys**-0.5, "COLUMNS": columns}
+    strides = [size for rows in (q, k, v, g, beta) for size in rows.stride()[1:3]]
+    operands, sizes = (q, k, v, g, beta), (cu_seqlens.shape[0] - 1, tokens, *strides)
+    grid = (cu_seqlens.shape[0], heads, (width + columns - 1) // columns)
     if g.dim() == 4:
-        columns = min(columns, 16)
-        step[(count + 1, heads, (width + columns - 1) // columns)](
-            q,
-            k,
-            v,
-            g,
-            beta,
-            cu_seqlens,
-            out,
-            *sizes,
-            SCALE=keys**-0.5,
-            VALUE=width,
-            COLUMNS=columns,
-            num_warps=4,
-            **shape,
-        )
+        step[grid](*operands, cu_seqlens, out, *sizes, num_warps=4, **values, **shape)
         return out
     solved = q.new_empty((tokens, heads, chunk))
-    solve[(tiles.shape[0], heads)](
-        k,
-        g,
-        beta,
-        tiles,
-        solved,
-        *strides[2:4],
-        *strides[6:],
-        CHUNK=chunk,
-        BLOCK=BLOCK,
-        num_warps=min(warps, 4 * chunk // BLOCK),
-        **shape,
-    )
-    scan[(count + 1, heads, (width + columns - 1) // columns)](
-        q, k, v, g, beta, solved, cu_seqlens, out, *sizes, CHUNK=chunk, COLUMNS=columns, num_warps=warps,
-        num_stages=stages, **values, **shape,
-    )  # fmt: skip
+    systems = {"CHUNK": chunk, "BLOCK": BLOCK, "num_warps": min(warps, 4 * chunk // BLOCK)}
+    solve[(tiles.shape[0], heads)](k, g, beta, tiles, solved, *strides[2:4], *strides[6:], **systems, **shape)
+    tuned = {"CHUNK": chunk, "num_warps": warps, "num_stages": stages}
+    scan[grid](*operands, solved, cu_seqlens, out, *sizes, **tuned, **values, **shape)
     return out
