@@ -130,7 +130,7 @@ class StateTranslation(PastTranslation):
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         """What each operator becomes."""
-        methods = {
+        methods: dict[Any, Callable[..., Any]] = {
             CAUSAL_CONV1D: self.convolution,
             SELECTIVE_SCAN: self.selective_scan,
             CHUNK_SCAN: self.chunk_scan,
