@@ -143,9 +143,9 @@ def _turn_weights(model: ir.Model) -> None:
         if held is None or {*readers} != {"MatMul"}:
             continue
         name = f"{held.name}_turned"
-        turned = ir.tensor(np.ascontiguousarray(held.numpy().transpose(node.attributes["perm"].as_ints())), name=name)
-        shape, kind = ir.Shape(turned.shape.numpy()), ir.TensorType(turned.dtype)
-        value = ir.Value(name=name, const_value=turned, shape=shape, type=kind)
+        array = np.ascontiguousarray(held.numpy().transpose(node.attributes["perm"].as_ints()))
+        turned = ir.tensor(array, name=name)
+        value = ir.Value(name=name, const_value=turned, shape=ir.Shape(array.shape), type=ir.TensorType(turned.dtype))
         model.graph.register_initializer(value)
         ir.convenience.replace_all_uses_with(node.outputs[0], value)
     common.RemoveUnusedNodesPass()(model)
