@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -118,7 +119,8 @@ def as_ragged(given: Any) -> Ragged | None:
     """
     if isinstance(given, Ragged):
         return given
-    if hasattr(given, "to_pylist") and hasattr(given, "type"):
+    arrow = sys.modules.get("pyarrow")  # whoever has such an array has imported it
+    if arrow is not None and isinstance(given, (arrow.Array, arrow.ChunkedArray)):
         return _of_arrow(given)
     if not hasattr(given, "__array__") or getattr(given, "ndim", 0) != 2:
         return None
@@ -130,8 +132,7 @@ def as_ragged(given: Any) -> Ragged | None:
 
 def _of_arrow(column: Any) -> Ragged | None:
     """A column of lists of int, whole or in chunks."""
-    import pyarrow
-    from pyarrow import compute, types
+    from pyarrow import ChunkedArray, compute, types
 
     kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     if not any(is_kind(column.type) for is_kind in kinds) or not types.is_integer(column.type.value_type):
@@ -140,7 +141,7 @@ def _of_arrow(column: Any) -> Ragged | None:
     if column.null_count or values.null_count:
         return None
     lengths = compute.list_value_length(column).to_numpy()
-    flat = values.to_numpy() if isinstance(values, pyarrow.ChunkedArray) else values.to_numpy(zero_copy_only=False)
+    flat = values.to_numpy() if isinstance(values, ChunkedArray) else values.to_numpy(zero_copy_only=False)
     return Ragged(flat, offsets_of(lengths.astype(np.int64)))
 
 

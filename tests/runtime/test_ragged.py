@@ -189,6 +189,25 @@ def test_they_are_a_sequence_of_arrays(made: Any) -> None:
         made.embed(found, prompt="say: ")
 
 
+class Column:
+    """Of another library than pyarrow, whose columns become lists too."""
+
+    type = "list<int64>"
+
+    def to_pylist(self) -> list[list[int]]:
+        return ROWS
+
+    def slice(self, begin: int, count: int) -> Any:
+        return self if begin == 0 else None
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+
+def test_a_column_of_another_library_is_read_by_its_lists(made: Any) -> None:
+    np.testing.assert_array_equal(np.stack(made(Column(), task="embed")), np.stack(made(ROWS, task="embed")))
+
+
 @pytest.mark.parametrize("given", [ROWS, FLAT, "text", pyarrow.array(["a"]), pyarrow.array([["a"]]), WIDE / 2])
 def test_anything_else_is_read_request_by_request(given: Any) -> None:
     assert as_ragged(given) is None
