@@ -129,6 +129,7 @@ class RecurrentSpec:
         state: the sizes of the state that one sequence leaves behind; empty where the node does not say.
         causal: whether the operator looks back only; None where its arguments do not say.
         verdict: what the probe saw of the stack that the node stands in.
+        recovered: whether a pass put the operator where the model's own code convolves or shifts.
     """
 
     node: str
@@ -138,3 +139,4 @@ class RecurrentSpec:
     causal: bool | None = None
     verdict: Verdict = Verdict.PENDING
     provenance: str = ""
+    recovered: bool = False

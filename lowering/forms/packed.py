@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 from headrace import debug, feed, graphs, sample
 from headrace.errors import TraceError
 from headrace.graphs.views import arguments, attention_nodes
-from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program, RecurrentSpec, Role
+from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program, RecurrentSpec, Role, Verdict
 from headrace.lowering.decide.padding import same, shared_value, wide_outputs
 from headrace.lowering.recover.shifts import recover_shifts
 from headrace.lowering.types.relative_bias import Distance, read_biases
@@ -60,7 +60,7 @@ class Pack:
         if (shared := shared_value(program)) is not None:
             raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
         module = graphs.flat_module(program.graph)
-        _swap(module, program)
+        recovered = _swap(module, program)
         module.recompile()
         given = _packed_inputs(program)
         # torch.export gives one sequence a graph of its own: a batch has two at least, if need be one of filling.
@@ -73,7 +73,7 @@ class Pack:
         specs = tuple(replace(spec, node=node.name, mask_node=None) for spec, node in named)
         packed = program.with_(
             exported=exported, inputs=given, layout=Layout.PACKED, attention=specs,
-            recurrent=_recurrent_specs(exported, program),
+            recurrent=_recurrent_specs(exported, program, recovered),
             recovered=tuple(spec.node for spec in specs if spec.recovered),
         )  # fmt: skip
         _compare(program, packed, LENGTHS)
@@ -124,9 +124,12 @@ def _biases(program: Program) -> list[Distance | None]:
     return found
 
 
-def _swap(module: fx.GraphModule, program: Program) -> None:
+def _swap(module: fx.GraphModule, program: Program) -> list[bool]:
+    """Rewrite the graph; returns of each recurrence whether it was recovered, in the order of the graph."""
     graph, left = module.graph, iter(enumerate(_biases(program)))
+    announced = {node for node in graph.nodes if node.target in RECURRENCES}
     recover_shifts(graph)
+    recovered: dict[fx.Node, bool] = {}
     named = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     last = list(named.values())[-1]
     with graph.inserting_after(last):
@@ -142,6 +145,7 @@ def _swap(module: fx.GraphModule, program: Program) -> None:
         elif (kind := RECURRENCES.get(node.target)) is not None:
             with graph.inserting_before(node):
                 new = graph.call_function(kind.varlen, (*arguments(node).values(), offsets))
+            recovered[new] = node not in announced
             _replace(graph, node, new)
     for node in list(graph.nodes):
         # An assertion has an effect, so it would keep alive what it looks at.
@@ -155,6 +159,7 @@ def _swap(module: fx.GraphModule, program: Program) -> None:
     graph.erase_node(padding)
     drop_ones(ones)
     graph.eliminate_dead_code()
+    return [recovered[node] for node in graph.nodes if node in recovered]
 
 
 def drop_ones(ones: fx.Node) -> None:
@@ -175,14 +180,17 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(one.dtype == other.dtype and list(map(str, one.shape)) == list(map(str, other.shape)))
 
 
-def _recurrent_specs(exported: ExportedProgram, program: Program) -> tuple[RecurrentSpec, ...]:
+def _recurrent_specs(
+    exported: ExportedProgram, program: Program, recovered: list[bool]
+) -> tuple[RecurrentSpec, ...]:  # fmt: skip
     """One spec a recurrence of the row, in call order. A shift by padding had none of its own before."""
     nodes = [node for node in exported.graph.nodes if node.target in VARLEN]
     before = program.nodes.recurrent
+    verdict = before[0].verdict if before else Verdict.PROVEN  # shifts alone: the comparison beside the padded form
     places = [spec.provenance for spec in before] if len(before) == len(nodes) else [""] * len(nodes)
     return tuple(
-        RecurrentSpec(node.name, order, kind.name, _state(kind, node), True, before[0].verdict, place)
-        for order, (node, place) in enumerate(zip(nodes, places, strict=True))
+        RecurrentSpec(node.name, order, kind.name, _state(kind, node), True, verdict, place, found)
+        for order, (node, place, found) in enumerate(zip(nodes, places, recovered, strict=True))
         if (kind := VARLEN[node.target])
     )
 

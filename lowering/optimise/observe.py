@@ -72,7 +72,9 @@ def tappable(program: Program, among: Iterable[str]) -> tuple[str, ...]:
 def _whole(program: Program) -> tuple[str, ...]:
     """Every attention, and every recurrence whose rows are the tokens', in the order of the graph."""
     attending = {spec.node for spec in program.nodes.attention}
-    recurring = set(_widths(program, tuple(spec.node for spec in program.nodes.recurrent)))
+    # What a packed form recovers has no node in the padded one, beside which it is held.
+    announced = tuple(spec.node for spec in program.nodes.recurrent if not spec.recovered)
+    recurring = set(_widths(program, announced))
     return tuple(node.name for node in program.graph.graph.nodes if node.name in attending | recurring)
 
 

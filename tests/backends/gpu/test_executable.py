@@ -25,7 +25,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lfm2", "jamba"])
 def test_one_graph_runs_every_batch(name: str, on_cpu: None, analysed: Any) -> None:
-    """A hybrid's program, which is not packed; a batch of one too, whose graph is made with the other, and as it is."""
+    """A hybrid's program as it runs padded; a batch of one too, whose graph is made with the other, and as it is."""
     from torch._dynamo.utils import counters
 
     program = prepare(analysed(name), Task.EMBED)

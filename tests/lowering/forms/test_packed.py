@@ -12,6 +12,7 @@ from headrace.errors import TraceError
 from headrace.frontend.trace import trace
 from headrace.ir import OFFSETS, BiasKind, Layout, PoolKind, Task
 from headrace.lowering.forms.packed import Pack
+from headrace.lowering.optimise.observe import Tap
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.ops.attention import ATTENTION, MASK, POOL, pool_rows
 from headrace.ops.packed import ATTENTION_VARLEN, pool_packed
@@ -35,6 +36,7 @@ CASES = {
     "mamba": ("AutoModel", "embed"),
     "qwen3-next": ("AutoModel", "embed"),
     "rwkv": ("AutoModel", "embed"),
+    "recurrent-gemma": ("AutoModel", "embed"),
 }
 
 
@@ -80,7 +82,7 @@ def test_p8_positions_begin_anew(analysed: Any) -> None:
     assert inputs[OFFSETS].tolist() == [0, 3, 8]
 
 
-@pytest.mark.parametrize("name", ["lfm2", "bamba", "rwkv"])
+@pytest.mark.parametrize("name", ["lfm2", "bamba", "rwkv", "recurrent-gemma"])
 def test_a_recurrence_begins_from_nothing_in_each_sequence(name: str, analysed: Any) -> None:
     """Every operator that carries state is told where sequences begin, and has a spec of its own."""
     padded, program = packed(analysed, name)
@@ -89,6 +91,9 @@ def test_a_recurrence_begins_from_nothing_in_each_sequence(name: str, analysed: 
     assert len(nodes) >= len(padded.nodes.recurrent) > 0
     assert not RECURRENCES.keys() & {node.target for node in program.graph.graph.nodes}
     assert all(spec.state and spec.causal for spec in program.nodes.recurrent)
+    # Both forms show the same nodes where one is held beside the other.
+    tapped = [[tap.width for tap in Tap()(one).nodes.taps] for one in (padded, program)]
+    assert tapped[0] == tapped[1]
 
 
 def test_a_convolution_that_looks_at_later_tokens_is_not_packed(analysed: Any) -> None:
