@@ -75,10 +75,9 @@ def genai_config(program: Program, cached: Program, file: str, side_files: Mappi
 def _inputs(cached: Program) -> dict[str, str]:
     from headrace.backends.onnx import names
 
-    known = {"input_ids": names.IDS, "attention_mask": names.PADDING}
-    if cached.signature.has(Role.POSITIONS):
-        known["position_ids"] = names.POSITIONS
-    return known | {
+    # Its own keys for these are the names.
+    taken = [names.IDS, names.PADDING, *([names.POSITIONS] if cached.signature.has(Role.POSITIONS) else [])]
+    return dict(zip(taken, taken, strict=True)) | {
         "past_key_names": "past_key_values.%d.key",
         "past_value_names": "past_key_values.%d.value",
     }
