@@ -75,8 +75,9 @@ def genai_config(program: Program, cached: Program, file: str, side_files: Mappi
 def _inputs(cached: Program) -> dict[str, str]:
     from headrace.backends.onnx import names
 
+    # Its own keys for these are the names.
     taken = [names.IDS, names.PADDING, *([names.POSITIONS] if cached.signature.has(Role.POSITIONS) else [])]
-    return {name: name for name in taken} | {  # genai has the same names for them
+    return dict(zip(taken, taken, strict=True)) | {
         "past_key_names": "past_key_values.%d.key",
         "past_value_names": "past_key_values.%d.value",
     }
