@@ -32,18 +32,14 @@ class Model:
         return f"{self.name}-{self.task}-{self.dtype}"
 
 
-# Encoders and decoders as packed rows, an encoder with its decoder and recurrences as padded batches.
+# As packed rows. Padded programs (an encoder with its decoder, recurrences) are not among them yet: of LFM2's the
+# launcher's arguments and the code object's disagree, and nothing says so of the others.
 MODELS = (
     Model("bert"),
     Model("bert", "bfloat16"),
     Model("modernbert", "bfloat16"),
     Model("qwen3"),
     Model("t5"),
-    Model("t5", head="AutoModelForSequenceClassification", task=Task.CLASSIFY),
-    Model("lfm2"),
-    Model("bamba"),
-    Model("qwen3-next"),
-    Model("mamba"),
 )
 
 
