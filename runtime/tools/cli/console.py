@@ -33,7 +33,7 @@ QUIET = {
 OPTION = re.compile(
     r"(?<![\w/.-])(target|dtype|max_length|prefill|pooling|tokenizer|revision|trust_remote_code|truncate|normalize|"
     r"dimensions|prompt|batch_size|token_budget|aggregation|task|beams|temperature|quantize|force|model|trust|"
-    r"profile|join|scores|labels)="
+    r"profile|join|scores|labels|logits)="
     r"""(?:["']([\w.:-]*)["']|(\w*))(?![\w.-]*/)"""
 )
 

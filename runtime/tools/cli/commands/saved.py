@@ -90,6 +90,7 @@ def export(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     profile: Annotated[str, typer.Option(help="std, fast or portable.")] = "std",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, float16, int8 or int4.")] = "float32",
     task: Task = None,
+    logits: Annotated[str, typer.Option(help="Of a model that generates: all tokens', or the last one's.")] = "all",
     force: Annotated[bool, typer.Option("--force", help="Keep a model whose answers fail the checks.")] = False,
     max_length: MaxLength = None,
     prefill: Prefill = None,
@@ -108,7 +109,7 @@ def export(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     folder = (
         opening.trace(task)
         .lower("reference")
-        .export_onnx(out, task=task, profile=profile, dtype=dtype, max_length=max_length, force=force)
+        .export_onnx(out, task=task, profile=profile, dtype=dtype, logits=logits, max_length=max_length, force=force)
     )
     console.note(f"profile {profile}, {dtype}; checked; wrote {folder}")
 
