@@ -27,12 +27,13 @@ class Bound:
         )
 
 
-# Contract D1 for float32. A half has 11 bits and a model some tens of roundings in turn; int8 is held to its direction.
+# Contract D1 for float32. A half has 11 bits and a model some tens of roundings in turn; int8 and int4
+# are held to their direction: rounding alone moved SmolLM2's largest logit of random tokens by 1.1 in four bits.
 BOUNDS = {
     "float32": Bound(1e-4, 1 - 1e-5),
     "float16": Bound(5e-2, 0.999),
     "int8": Bound(1.0, 0.97),
-    "int4": Bound(1.0, 0.9),
+    "int4": Bound(2.0, 0.9),
 }
 
 

@@ -201,8 +201,8 @@ def test_exporting_over_something_else_is_refused(embedder: Any, tmp_path: Path)
 def test_what_cannot_be_exported_is_refused(embedder: Any, exported: Path, tmp_path: Path) -> None:
     with pytest.raises(headrace.InputError, match="choose from std, fast, portable"):
         embedder.export_onnx(tmp_path / "m", profile="turbo")
-    with pytest.raises(headrace.InputError, match="float32, float16, int8"):
-        embedder.export_onnx(tmp_path / "m", dtype="int4")
+    with pytest.raises(headrace.InputError, match="float32, float16, int8, int4"):
+        embedder.export_onnx(tmp_path / "m", dtype="int2")
     with pytest.raises(headrace.TaskNotEnabledError, match="classify is not supported"):
         embedder.export_onnx(tmp_path / "m", task="classify")
     with pytest.raises(headrace.ArtifactError, match="holds no graph to export"):
