@@ -183,18 +183,18 @@ def test_a_stream_that_breaks_is_not_passed_off_as_whole(models: Any, monkeypatc
 
 def test_a_prompt_at_which_a_step_fails_fails_alone(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = models["writer"].engine.decoding()
-    run = loop._run
+    begin = loop._begin
 
-    def fails(turns: Any) -> Any:
+    def fails(turns: Any, *rest: Any) -> Any:
         time.sleep(0.02)  # the clients meet
         if any(POISON in turn.sequence.tokens[:2] for turn in turns):
             raise RuntimeError("secret")
-        return run(turns)
+        return begin(turns, *rest)
 
     prompts = [[5, 6], [7, 8], [9, POISON], [10, 11]]
     sound = [prompt for prompt in prompts if POISON not in prompt]
     wanted = iter(models["writer"].generate(sound, max_new_tokens=12))
-    monkeypatch.setattr(loop, "_run", fails)
+    monkeypatch.setattr(loop, "_begin", fails)
     with serving(models, "writer") as server:
 
         def ask(place: int) -> httpx2.Response:
