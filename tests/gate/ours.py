@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headrace.backends.gpu.architecture import Architecture
@@ -19,8 +21,12 @@ from headrace.backends.kernels.compile.launches import LAUNCHERS, Launch, Record
 from headrace.backends.kernels.linear_activation.kernel import activate_rows, multiply_activate
 from headrace.backends.kernels.linear_activation.op import activated as activated_alone
 from headrace.backends.kernels.linear_activation.op import multiplied
+from headrace.backends.kernels.linear_few.kernel import multiply_few
+from headrace.backends.kernels.linear_few.op import few_multiplied
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.quantized_activation.op import round_activation, round_rows
+from headrace.backends.kernels.rotary import into_cache
+from headrace.backends.kernels.rotary.into_cache import rotate_into_cache
 from headrace.backends.kernels.rotary.op import rotate_rows, rotated
 from headrace.backends.kernels.use_kernels import RECURRENT_TRITON
 from headrace.ir import PoolKind
@@ -134,6 +140,24 @@ def others() -> Iterator[tuple[str, Launch]]:
             weight = torch.empty(128, dtype=dtype) if normed else None
             made = _recorded(rotate_rows, lambda k, x=x, w=waves, n=weight: rotated(x, w, w, n, 1e-6, k))
             yield f"rotate_rows {'with the norm, ' * normed}{str(dtype).removeprefix('torch.')}", made
+            yield from _of_decoding(x, waves, weight, str(dtype).removeprefix("torch."))
+
+
+def _of_decoding(q: Tensor, waves: Tensor, weight: Tensor | None, dtype: str) -> Iterator[tuple[str, Launch]]:
+    """What only a cached program has."""
+    k, v = (q[:, :8].new_empty(4096, 8, 128) for _ in range(2))
+    caches, slots = [q.new_empty(64, 16, 8, 128) for _ in range(2)], torch.empty(4096, dtype=torch.int64)
+    norm = "with the norm, " if weight is not None else ""
+    made = _recorded(
+        rotate_into_cache,
+        lambda kernel: into_cache.written(q, k, v, waves, waves, weight, 1e-6, weight, 1e-6, *caches, slots, kernel),
+    )
+    yield f"rotate_into_cache {norm}{dtype}", made
+    for kind, gated in (("", False), ("silu", True)):
+        layer = q.new_empty(2, 1024), q.new_empty(6144, 1024), None
+        made = _recorded(multiply_few, partial(few_multiplied, *layer, kind, gated, False))
+        if weight is None or dtype == "float32":
+            yield f"multiply_few {kind}{', gated, ' * gated}{dtype}", made
 
 
 def recurrences(architecture: Architecture) -> Iterator[tuple[str, Launch]]:
