@@ -66,6 +66,8 @@ class Host:
 class OfGraph:
     """What is compiled anew from the graph that it saves; one call at a time."""
 
+    _run: Callable[..., Any]
+
     def __init__(self, program: Program) -> None:
         """Keep the graph, which is on the device."""
         self.calls = 0
@@ -75,6 +77,13 @@ class OfGraph:
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run on torch's current device."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def _exactly(self, *given: Tensor) -> Sequence[Tensor]:
+        """What is captured needs no precision set again, which takes longer than to replay it."""
+        with exact():
+            outputs: Sequence[Tensor] = self._run(*given)
+        return outputs
 
     def save(self, path: Path) -> None:
         """Write the graph and its weights."""
@@ -140,13 +149,6 @@ class Packed(OfGraph):
             if not (self._replays and ran_out(error) and self._replays.give_back()):
                 raise
         return self._exactly(*given)
-
-    @torch.no_grad()
-    def _exactly(self, *given: Tensor) -> Sequence[Tensor]:
-        """What is captured needs no precision set again, which takes longer than to replay it."""
-        with exact():
-            outputs: Sequence[Tensor] = self._run(*given)
-        return outputs
 
 
 class Placed:

@@ -206,12 +206,6 @@ class Stepping(OfGraph):
             for made, per_token in zip(outputs, kinds, strict=True)
         ]
 
-    @torch.no_grad()
-    def _exactly(self, *given: Tensor) -> Sequence[Tensor]:
-        with exact():
-            outputs: Sequence[Tensor] = self._run(*given)
-        return outputs
-
 
 def room_for(size: Size) -> Size | None:
     """What a captured step has room for that holds one; None where it is none of one token a sequence."""

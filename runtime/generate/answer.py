@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import InputError
+from headrace.errors import InputError, non_finite
 from headrace.ir import Decoding
+from headrace.runtime.engine.sequence import Sequence as Growing
 from headrace.runtime.generate.detokenizer import Vocabulary
 from headrace.runtime.generate.generation import Generation, TokenLogprob
 from headrace.runtime.generate.guided import Grammars, Matcher
@@ -178,6 +179,20 @@ class Answer:
         known = tuple(self._logprobs) if self.start.options.logprobs is not None else None
         ids = tuple(self._stopping.ids)
         return Generation(self._stopping.text, ids, self.reason, self.start.tokens, known, self.index)
+
+
+def take_token(sequence: Growing, token: int, known: TokenLogprob | None, sound: bool, dtype: str) -> None:
+    """Give a sequence, whose request is an `Answer`, its next token; it fails where the token's score is not finite.
+
+    Args:
+        dtype: what the model runs in, for the message.
+    """
+    if not sound:
+        sequence.fail(non_finite(f"The logits after {len(sequence.tokens)} tokens", dtype))
+        return
+    sequence.tokens.append(token)
+    if (reason := sequence.request.push(token, known)) is not None:
+        sequence.finished = reason.value
 
 
 def begin_answers(model: Model, prompt: Ids, options: GenerateOptions, source: bool = False) -> list[Answer]:

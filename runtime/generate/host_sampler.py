@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import non_finite
 from headrace.runtime.engine.sequence import Sequence
-from headrace.runtime.generate.answer import Answer
+from headrace.runtime.generate.answer import Answer, take_token
 from headrace.runtime.generate.host_sampling import choose
 
 
@@ -28,9 +27,5 @@ class HostSampler:
                 answer.arrive(sequence, scores)
                 continue
             token, known = (int(scores.argmax()), None) if answer.start.plain else choose(scores, answer.row)
-            if not np.isfinite(scores[token]):  # NaN is the largest of all numbers to argmax
-                sequence.fail(non_finite(f"The logits after {len(sequence.tokens)} tokens", self._dtype))
-                continue
-            sequence.tokens.append(token)
-            if (reason := answer.push(token, known)) is not None:
-                sequence.finished = reason.value
+            # NaN is the largest of all numbers to argmax.
+            take_token(sequence, token, known, bool(np.isfinite(scores[token])), self._dtype)

@@ -16,10 +16,12 @@ from headrace.runtime.generate.row import Row
 
 Scores = NDArray[np.float32]
 Wide = NDArray[np.float64]
-# Those of `sampling`, where torch reads them as signed numbers.
+# A row's largest probability as an integer: 2 ** 22 tokens of it still have a sum in 63 bits.
 ONE = float(1 << 40)
+# splitmix64, of Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014).
 GOLDEN = 0x9E3779B97F4A7C15
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+# Of Knuth's generator of 64 bits: what keeps seeds, places and tokens apart.
 SPREAD_SEED, SPREAD_PLACE = 6364136223846793005, 1442695040888963407
 MASK = (1 << 64) - 1
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headrace.errors import non_finite
 from headrace.runtime.engine.sequence import Sequence
-from headrace.runtime.generate.answer import Answer
+from headrace.runtime.generate.answer import Answer, take_token
 from headrace.runtime.generate.batch import SamplingBatch, batched
 from headrace.runtime.generate.beam_group import BeamGroup
 from headrace.runtime.generate.generation import TokenLogprob
@@ -47,14 +46,8 @@ class Sampler:
         for sequence, token, own, sound in zip(
             chosen.sequences, ids.long().tolist(), chosen.known(), scored.isfinite().tolist(), strict=True
         ):
-            if sequence.finished:
-                continue
-            if not sound:
-                sequence.fail(non_finite(f"The logits after {len(sequence.tokens)} tokens", self._dtype))
-                continue
-            sequence.tokens.append(token)
-            if (reason := sequence.request.push(token, own)) is not None:
-                sequence.finished = reason.value
+            if not sequence.finished:
+                take_token(sequence, token, own, sound, self._dtype)
 
     def _chosen(self, scores: Tensor, sequences: list[Sequence]) -> Chosen:
         answers: list[Answer] = [sequence.request for sequence in sequences]

@@ -12,18 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.runtime.generate import host_sampling
 from headrace.runtime.generate.batch import Draw, Entries, History, SamplingBatch
 from headrace.runtime.generate.generation import TokenLogprob
+from headrace.runtime.generate.host_sampling import ONE, SPREAD_PLACE, SPREAD_SEED
 from headrace.runtime.generate.row import Row
 
-# A row's largest probability as an integer: 2 ** 22 tokens of it still have a sum in 63 bits.
-ONE = float(1 << 40)
-# splitmix64, of Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014), as signed numbers.
-GOLDEN = -7046029254386353131
-MIX = ((30, -4658895280553007687), (27, -7723592293110705685))
-# Of Knuth's generator of 64 bits: what keeps seeds, places and tokens apart.
-SPREAD_SEED, SPREAD_PLACE = 6364136223846793005, 1442695040888963407
-
+# The noise's numbers as torch reads them, which has no integers of 64 bits without a sign.
+GOLDEN = host_sampling.GOLDEN - (1 << 64)
+MIX = tuple((shift, factor - (1 << 64)) for shift, factor in host_sampling.MIX)
 
 # So many scores are drawn from at a time on a host: in float64 they and what is made of them stay in its cache.
 CACHED = 1 << 16

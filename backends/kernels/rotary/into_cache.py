@@ -12,33 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.backends.kernels.attention.op import padded
+from headrace.backends.kernels.rotary.op import rotate_head
 
 ROWS = 16  # tokens a program
-
-
-@triton.jit
-def rotate_head(
-    at, to, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
-    NORM: tl.constexpr,
-):  # fmt: skip
-    """Rows of `2 * HALF` elements from `at` to `to`, in float32."""
-    d = tl.arange(0, PADDED)
-    real = live[:, None] & (d[None, :] < HALF)
-    first = tl.load(at + d[None, :], mask=real, other=0.0).to(tl.float32)
-    second = tl.load(at + HALF + d[None, :], mask=real, other=0.0).to(tl.float32)
-    if NORM:
-        mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF)
-        factor = (1.0 / tl.sqrt(mean + EPS))[:, None]
-        first *= factor * tl.load(WEIGHT + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
-        second *= factor * tl.load(WEIGHT + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
-    cos_at = COS + (token * cos_t)[:, None] + d[None, :]
-    sin_at = SIN + (token * sin_t)[:, None] + d[None, :]
-    cos, cos_late = tl.load(cos_at, mask=real, other=0.0), tl.load(cos_at + HALF, mask=real, other=0.0)
-    sin, sin_late = tl.load(sin_at, mask=real, other=0.0), tl.load(sin_at + HALF, mask=real, other=0.0)
-    turned = first * cos.to(tl.float32) - second * sin.to(tl.float32)
-    turned_late = second * cos_late.to(tl.float32) + first * sin_late.to(tl.float32)
-    tl.store(to + d[None, :], turned.to(to.dtype.element_ty), mask=real)
-    tl.store(to + HALF + d[None, :], turned_late.to(to.dtype.element_ty), mask=real)
 
 
 @triton.jit

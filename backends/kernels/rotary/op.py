@@ -15,18 +15,15 @@ ROWS = 32  # rows of one token and head a program
 
 
 @triton.jit
-def rotate_rows(
-    X, COS, SIN, WEIGHT, OUT, count, x_t, x_h, cos_t, sin_t, EPS: tl.constexpr, HEADS: tl.constexpr,
-    HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
+def rotate_head(
+    at, to, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
+    NORM: tl.constexpr,
 ):  # fmt: skip
-    """Rows of `2 * HALF` elements, in float32."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """Rows of `2 * HALF` elements from `at` to `to`, in float32."""
     d = tl.arange(0, PADDED)
-    real = (rows[:, None] < count) & (d[None, :] < HALF)
-    token = rows // HEADS
-    at = X + (token * x_t + (rows % HEADS) * x_h)[:, None] + d[None, :]
-    first = tl.load(at, mask=real, other=0.0).to(tl.float32)
-    second = tl.load(at + HALF, mask=real, other=0.0).to(tl.float32)
+    real = live[:, None] & (d[None, :] < HALF)
+    first = tl.load(at + d[None, :], mask=real, other=0.0).to(tl.float32)
+    second = tl.load(at + HALF + d[None, :], mask=real, other=0.0).to(tl.float32)
     if NORM:
         mean = (tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF)
         factor = (1.0 / tl.sqrt(mean + EPS))[:, None]
@@ -36,11 +33,23 @@ def rotate_rows(
     sin_at = SIN + (token * sin_t)[:, None] + d[None, :]
     cos, cos_late = tl.load(cos_at, mask=real, other=0.0), tl.load(cos_at + HALF, mask=real, other=0.0)
     sin, sin_late = tl.load(sin_at, mask=real, other=0.0), tl.load(sin_at + HALF, mask=real, other=0.0)
-    out = OUT + (rows * (2 * HALF))[:, None] + d[None, :]
     turned = first * cos.to(tl.float32) - second * sin.to(tl.float32)
     turned_late = second * cos_late.to(tl.float32) + first * sin_late.to(tl.float32)
-    tl.store(out, turned.to(OUT.dtype.element_ty), mask=real)
-    tl.store(out + HALF, turned_late.to(OUT.dtype.element_ty), mask=real)
+    tl.store(to + d[None, :], turned.to(to.dtype.element_ty), mask=real)
+    tl.store(to + HALF + d[None, :], turned_late.to(to.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def rotate_rows(
+    X, COS, SIN, WEIGHT, OUT, count, x_t, x_h, cos_t, sin_t, EPS: tl.constexpr, HEADS: tl.constexpr,
+    HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Some rows, each a head of a token."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    token = rows // HEADS
+    at = X + (token * x_t + (rows % HEADS) * x_h)[:, None]
+    to = OUT + (rows * (2 * HALF))[:, None]
+    rotate_head(at, to, rows < count, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS, HALF, PADDED, NORM)
 
 
 @torch.library.triton_op("headrace::rotate", mutates_args=())
