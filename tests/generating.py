@@ -32,6 +32,17 @@ def greedy(model: Any, prompt: list[int], new: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+@torch.no_grad()
+def transformers_tokens(model: Any, ids: list[int], new: int, **options: Any) -> list[int]:
+    """The new tokens of transformers' own greedy search; an encoder-decoder's begin with its start token."""
+    given = torch.tensor([ids])
+    made = model.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=new, do_sample=False, num_beams=1, **options
+    )[0].tolist()
+    found: list[int] = made[1:] if model.config.is_encoder_decoder else made[len(ids) :]
+    return found
+
+
 def cached(program: Program, block: int = BLOCK) -> Program:
     """The program of generation, with blocks so small that short texts fill some."""
     return run_passes(program, (SelectTask(Task.GENERATE, (OutputKind.HIDDEN,)), CacheStates(block)))

@@ -15,6 +15,7 @@ from headrace.backends.gpu.stepping import FEWEST_BLOCKS, ROOMS, Size, Staged, S
 from headrace.backends.inductor.paged import use_host_attention
 from headrace.ir import Program, Task
 from headrace.lowering.pipeline import prepare
+from tests.generating import transformers_tokens
 
 NEW = 24
 # The last is longer than a block, so that later texts find its beginning in the caches.
@@ -103,23 +104,13 @@ def test_one_graph_runs_every_step(on_cpu: None, program: Program, monkeypatch: 
     assert counters["stats"]["unique_graphs"] == compiled
 
 
-@torch.no_grad()
-def transformers_tokens(model: Any, ids: list[int]) -> list[int]:
-    """The new tokens of transformers' own greedy search; an encoder-decoder's begin with its start token."""
-    given = torch.tensor([ids])
-    made = model.generate(
-        given, attention_mask=torch.ones_like(given), max_new_tokens=NEW, do_sample=False, num_beams=1
-    )[0].tolist()
-    return made[1:] if model.config.is_encoder_decoder else made[len(ids) :]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*CAUSAL, *PAIRS])
 def test_tokens_are_those_of_transformers(name: str, tiny: Any) -> None:
     """Alone, together, with prefixes that are known, and after the caches have moved."""
     head = "AutoModelForSeq2SeqLM" if name in PAIRS else "AutoModelForCausalLM"
     eager = tiny(name, head)
-    wanted = [transformers_tokens(eager, text) for text in TEXTS]
+    wanted = [transformers_tokens(eager, text, NEW) for text in TEXTS]
     model = headrace.compile(eager, target="cuda", dtype="float32", task="generate", pooling="last")
     for batch in ([0], [1], [2], [0, 1, 2], [2, 2, 1, 0] * 20):
         found = model.generate([TEXTS[place] for place in batch], max_new_tokens=NEW)

@@ -9,21 +9,12 @@ import pytest
 import torch
 
 import headrace
+from tests.generating import transformers_tokens
 from tests.words import bert_like
 
 NEW = 8
 TEXTS = [[5, 6, 7, 8, 9, 10, 11], [20, 30, 40], list(range(50, 70))]
 PAIRS = ("t5", "bart", "marian")
-
-
-@torch.no_grad()
-def transformers_tokens(model: Any, ids: list[int], **options: Any) -> list[int]:
-    """The new tokens of transformers' own greedy search; an encoder-decoder's begin with its start token."""
-    given = torch.tensor([ids])
-    made = model.generate(
-        given, attention_mask=torch.ones_like(given), max_new_tokens=NEW, do_sample=False, num_beams=1, **options
-    )[0].tolist()
-    return made[1:] if model.config.is_encoder_decoder else made[len(ids) :]
 
 
 def tokens(found: list[headrace.Generation]) -> list[list[int]]:
@@ -34,7 +25,7 @@ def tokens(found: list[headrace.Generation]) -> list[list[int]]:
 def test_encoder_decoders_make_the_tokens_of_transformers(tiny: Any, compiled: Any, name: str) -> None:
     head = "AutoModelForSeq2SeqLM"
     eager, model = tiny(name, head), compiled(name, head, "reference", task="generate", pooling="mean")
-    wanted = [transformers_tokens(eager, text) for text in TEXTS]
+    wanted = [transformers_tokens(eager, text, NEW) for text in TEXTS]
     assert tokens(model.generate(TEXTS, max_new_tokens=NEW)) == wanted
     assert [tokens(model.generate([text], max_new_tokens=NEW))[0] for text in TEXTS] == wanted
     assert model.engine.lanes[headrace_cross()].executable.calls == 2 * len(TEXTS)  # once a text, whatever was made
@@ -78,12 +69,12 @@ def test_cross_keys_of_a_text_that_is_over_are_not_read(tiny: Any, compiled: Any
     head = "AutoModelForSeq2SeqLM"
     eager, model = tiny("t5", head), compiled("t5", head, "reference", task="generate", pooling="mean")
     for text in (TEXTS[1], TEXTS[2], TEXTS[0], TEXTS[1]):
-        assert tokens(model.generate([text], max_new_tokens=NEW)) == [transformers_tokens(eager, text)]
+        assert tokens(model.generate([text], max_new_tokens=NEW)) == [transformers_tokens(eager, text, NEW)]
     parts = model.generate_iter([TEXTS[2]], max_new_tokens=NEW)
     next(parts, None)
     parts.close()  # in the middle
     assert not model.engine.decoding().lane.state.store.used()
-    assert tokens(model.generate([TEXTS[0]], max_new_tokens=NEW)) == [transformers_tokens(eager, TEXTS[0])]
+    assert tokens(model.generate([TEXTS[0]], max_new_tokens=NEW)) == [transformers_tokens(eager, TEXTS[0], NEW)]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +84,9 @@ def decoder(compiled: Any) -> Any:
 
 def test_a_decoder_makes_the_tokens_of_transformers(tiny: Any, decoder: Any) -> None:
     eager = tiny("llama", "AutoModelForCausalLM")
-    assert tokens(decoder.generate(TEXTS, max_new_tokens=NEW)) == [transformers_tokens(eager, text) for text in TEXTS]
+    assert tokens(decoder.generate(TEXTS, max_new_tokens=NEW)) == [
+        transformers_tokens(eager, text, NEW) for text in TEXTS
+    ]
 
 
 def test_the_same_seed_gives_the_same_text_whatever_shares_the_batch(decoder: Any) -> None:
@@ -196,7 +189,9 @@ def test_compiled_code_makes_the_tokens_of_transformers(tiny: Any, compiled: Any
     head = "AutoModelForSeq2SeqLM" if name in {"t5", "bart"} else "AutoModelForCausalLM"
     eager = tiny(name, head)
     model = compiled(name, head, "cpu", task="generate", pooling="last")
-    assert tokens(model.generate(TEXTS, max_new_tokens=NEW)) == [transformers_tokens(eager, text) for text in TEXTS]
+    assert tokens(model.generate(TEXTS, max_new_tokens=NEW)) == [
+        transformers_tokens(eager, text, NEW) for text in TEXTS
+    ]
     assert not model.engine.decoding().lane.state.store.used()
 
 
