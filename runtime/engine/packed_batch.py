@@ -62,8 +62,10 @@ class _Left:
     def __init__(self, lengths: NDArray[np.int64]) -> None:
         # Of one length, the caller's first is taken first.
         self._order = np.argsort(lengths, kind="stable")
-        sizes, begins, counts = np.unique(lengths[self._order], return_index=True, return_counts=True)
-        self._sizes, self._begins, self._counts = sizes.tolist(), begins.tolist(), counts.tolist()
+        self._sizes, self._begins, self._counts = lengths.tolist(), [0], [1]
+        if len(lengths) != 1:  # which is worth not looking for others: it answers sooner
+            found = np.unique(lengths[self._order], return_index=True, return_counts=True)
+            self._sizes, self._begins, self._counts = (numbers.tolist() for numbers in found)
 
     def __bool__(self) -> bool:
         return bool(self._sizes)

@@ -37,7 +37,7 @@ class Asked:
         self.lengths = np.zeros(count, np.int64)
         self._come = 0
         self._parts = list[Requests | None]()
-        self._begins = np.empty(0, np.int64)  # of each part
+        self._begins = list[int]()  # of each part
         self._left = list[int]()  # of each part, how many the target has yet to get
 
     def take(self, part: Sequence[Request]) -> Numbers:
@@ -48,12 +48,15 @@ class Asked:
         held = gathered(part)
         self.lengths[begin:end] = held.lengths if isinstance(held, Tokens) else [one.length for one in held]
         self._parts.append(held)
-        self._begins, self._come = np.append(self._begins, begin), end
+        self._begins.append(begin)
+        self._come = end
         self._left.append(len(part))
         return np.arange(begin, end)
 
     def of(self, places: Numbers) -> Requests:
         """The requests at those places, in that order."""
+        if len(self._parts) == 1:
+            return _taken(self._parts[0], places)
         parts = np.searchsorted(self._begins, places, "right") - 1
         rows = [np.flatnonzero(parts == part) for part in np.unique(parts)]
         found = [_taken(self._parts[parts[own[0]]], places[own] - self._begins[parts[own[0]]]) for own in rows]
@@ -64,15 +67,21 @@ class Asked:
 
     def drop(self, places: Numbers) -> None:
         """Let go of requests that the target has, so that their memory is freed while it works."""
+        if len(self._parts) == 1:
+            self._let_go(0, places)
+            return
         parts = np.searchsorted(self._begins, places, "right") - 1
-        for part, count in zip(*np.unique(parts, return_counts=True), strict=True):
-            held = self._parts[part]
-            self._left[part] -= int(count)
-            if not self._left[part]:
-                self._parts[part] = None
-            elif isinstance(held, list):  # arrays are large
-                for place in places[parts == part] - self._begins[part]:
-                    held[place] = DONE
+        for part in np.unique(parts).tolist():
+            self._let_go(part, places[parts == part] - self._begins[part])
+
+    def _let_go(self, part: int, places: Numbers) -> None:
+        held = self._parts[part]
+        self._left[part] -= len(places)
+        if not self._left[part]:
+            self._parts[part] = None
+        elif isinstance(held, list):  # arrays are large
+            for place in places:
+                held[place] = DONE
 
 
 def gathered(requests: Sequence[Request]) -> Requests:

@@ -63,6 +63,9 @@ def in_parts(tokens: Iterable[int], sizes: Sizes) -> Iterator[range]:
 
 def parts_of(lengths: NDArray[np.int64], sizes: Sizes) -> Iterator[range]:
     """`in_parts` of items whose tokens are known: no step an item."""
+    if len(lengths) == 1:
+        yield range(1)
+        return
     ends, begin, held, most = lengths.cumsum(), 0, 0, sizes.first
     while begin < len(lengths):
         end = min(len(lengths), int(np.searchsorted(ends, held + most)) + 1)
