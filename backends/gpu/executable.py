@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from headrace import graphs, sample
-from headrace.backends.gpu.cuda_graphs import Replays, capturable
+from headrace.backends.gpu.cuda_graphs import Replays, Run, capturable
 from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
 from headrace.backends.gpu.passes.scaled_products import ScaleProducts
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
+from headrace.backends.kernels.linear_few.launch_rows import LaunchRows
+from headrace.backends.kernels.linear_few.rows import FAMILIES
 from headrace.backends.kernels.tuning import family
 from headrace.compat.torch import ConstraintViolationError, mark_dynamic, oblivious_sizes, specialized_floats
 from headrace.graphs import HALVES
@@ -78,12 +80,8 @@ class OfGraph:
         """Run on torch's current device."""
         raise NotImplementedError
 
-    @torch.no_grad()
     def _exactly(self, *given: Tensor) -> Sequence[Tensor]:
-        """What is captured needs no precision set again, which takes longer than to replay it."""
-        with exact():
-            outputs: Sequence[Tensor] = self._run(*given)
-        return outputs
+        return exactly(self._run, *given)
 
     def save(self, path: Path) -> None:
         """Write the graph and its weights."""
@@ -128,7 +126,9 @@ class Packed(OfGraph):
         longest = max(step_tokens, program.facts.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = compiled_kernels(program, partial(sample_row, program, *SAMPLE), longest)
-            self._replays = Replays(self._exactly, program) if capturable(program.graph) else None
+            self._replays = (
+                Replays(self._exactly, program, short_kernels(program)) if capturable(program.graph) else None
+            )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Copy the inputs to the device, run, and copy what is made back, without waiting for any of it.
@@ -170,6 +170,13 @@ class Placed:
         self._made.save(path)
 
 
+@torch.no_grad()
+def exactly(run: Run, *given: Tensor) -> Sequence[Tensor]:
+    """Run it in full precision. What is captured needs that not set again, which takes longer than to replay it."""
+    with exact():
+        return run(*given)
+
+
 def alone(outputs: Sequence[Any]) -> Any:
     """The one output of a program, or a tuple of several."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -185,6 +192,17 @@ def compiled_kernels(program: Program, made: Sample, longest: int) -> Any:
     return _compiled(_kernels(program), program, [made], longest)
 
 
+def short_kernels(program: Program) -> Run | None:
+    """A program for rows of few tokens: launches alone, which are captured. None where they were not measured."""
+    if program.form.quantized is not None or family(current()) not in FAMILIES:
+        return None
+    from headrace.backends.kernels.pipeline import with_kernels
+
+    module = graphs.flat_module(with_kernels(program, family(current())))
+    run_graph_passes(module.graph, (LaunchRows(),))
+    return partial(exactly, _plain(module).forward)
+
+
 def _kernels(program: Program) -> fx.GraphModule:
     # Here: a padded program needs none of our kernels, nor Triton.
     from headrace.backends.gpu.pipeline import compiler_passes
@@ -197,12 +215,9 @@ def _kernels(program: Program) -> fx.GraphModule:
 
 def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample], longest: int) -> Any:
     """One graph for every size of the free axes up to `longest`; its first calls, on samples, compile it."""
-    for node in module.graph.nodes:
-        node.target = PYTHONS.get(node.target, node.target)
-    module.recompile()
     # Its `forward`: calling the module itself, torch walks the traceback of what is raised inside, under its own
     # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
-    compiled = torch.compile(module.forward, fullgraph=True, dynamic=True, options=_options(program))
+    compiled = torch.compile(_plain(module).forward, fullgraph=True, dynamic=True, options=_options(program))
     padded = program.form.layout is Layout.PADDED
     # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
     # Of a batch, one is a size as any other, where nothing asks for it; torch by itself compiles anew for it.
@@ -215,6 +230,14 @@ def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample
                 # A guard that torch cannot prove for every size, such as those of experts' routing: calls check it.
                 compiled(*_free(program, made(), None))
     return compiled
+
+
+def _plain(module: fx.GraphModule) -> fx.GraphModule:
+    """The module, in words of Python where it asks for sizes."""
+    for node in module.graph.nodes:
+        node.target = PYTHONS.get(node.target, node.target)
+    module.recompile()
+    return module
 
 
 def _options(program: Program) -> dict[str, Any]:

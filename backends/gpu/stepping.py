@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from headrace import feed, sample
-from headrace.backends.gpu.cuda_graphs import capturable
-from headrace.backends.gpu.executable import LONGEST, OfGraph, alone, compiled_kernels
+from headrace.backends.gpu.cuda_graphs import Run, capturable, record_fastest
+from headrace.backends.gpu.executable import LONGEST, OfGraph, alone, compiled_kernels, short_kernels
 from headrace.backends.gpu.memory import memory_told
 from headrace.backends.inductor.compile import quiet
 from headrace.backends.inductor.precision import exact
+from headrace.backends.kernels.linear_few.rows import SHORT
 from headrace.ir import PER_TOKEN_OUTPUTS, CacheKind, Program, Role
 
 # A size of one would have a graph of its own, so a step has room for two of everything.
@@ -112,9 +113,9 @@ class Capture(NamedTuple):
 class Decodes:
     """The captured steps of one program, each made when its size first comes. One call at a time: they share memory."""
 
-    def __init__(self, run: Callable[..., Sequence[Tensor]], program: Program) -> None:
-        """`run` is the compiled program; it takes its inputs by position, on the device."""
-        self._run, self._program = run, program
+    def __init__(self, run: Run, program: Program, short: Run | None = None) -> None:
+        """`run` is the compiled program; it takes its inputs by position, on the device. `short` as of `Replays`."""
+        self._run, self._program, self._shorter = run, program, short
         self._captures: dict[Size, Capture] = {}
         self._pool: Any = None
         self._lie: tuple[int, ...] = ()  # where the caches do: a graph holds for no other place
@@ -146,15 +147,9 @@ class Decodes:
         staged.write(sample.tensors(self._program, feed.cached(self._program, [nothing])))
         taken = staged.tensors | dict(caches)
         inputs = [taken[name] for name in self._program.signature.input_names]
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._run(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
-            outputs = tuple(self._run(*inputs))
-        return Capture(graph, staged, outputs)
+        runs = [self._run] if self._shorter is None or size.tokens > SHORT else [self._run, self._shorter]
+        made = record_fastest(runs, inputs, self._pool)
+        return Capture(made.graph, staged, made.outputs)
 
 
 class Stepping(OfGraph):
@@ -173,7 +168,9 @@ class Stepping(OfGraph):
         self._wanted, self._blocks = names(Role.WANTED), names(Role.BLOCKS)
         with quiet(), exact(), torch.no_grad():
             self._run = compiled_kernels(program, partial(sample_step, program, *SAMPLE), LONGEST)
-            self._decodes = Decodes(self._exactly, program) if capturable(program.graph) else None
+            self._decodes = (
+                Decodes(self._exactly, program, short_kernels(program)) if capturable(program.graph) else None
+            )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run a step; its ids may lie on the device already. What is asked of it lies there until the next call."""

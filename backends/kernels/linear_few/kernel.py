@@ -13,13 +13,14 @@ from headrace.backends.kernels.linear_activation.kernel import activated
 
 @triton.jit
 def multiply_few(
-    X, WEIGHT, BIAS, OUT, rows, columns, depth, x_m, o_m, KIND: tl.constexpr, GATED: tl.constexpr, LATE: tl.constexpr,
-    BIASED: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+    X, WEIGHT, BIAS, RESIDUAL, OUT, rows, columns, depth, x_m, r_m, o_m, KIND: tl.constexpr, GATED: tl.constexpr,
+    LATE: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_N columns of every row a program. KIND is of `linear_activation.op.KINDS`, or empty.
 
     A row's products are summed lane by lane, and the lanes at the end. EARLY programs begin beside the kernel that
-    makes X: they fetch their first weights, which no kernel makes, before they wait for it.
+    makes X: they fetch their first weights, which no kernel makes, before they wait for it, and let the next begin.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, ROWS)
@@ -35,6 +36,7 @@ def multiply_few(
     w = tl.load(shaped_at, mask=there, other=0.0)
     g = tl.load(gating_at, mask=there & GATED, other=0.0)
     if EARLY:
+        cuda.gdc_launch_dependents()
         cuda.gdc_wait()
     for begin in range(0, depth, BLOCK_K):
         inside = k < depth - begin
@@ -57,5 +59,7 @@ def multiply_few(
         if BIASED:
             gates += tl.load(BIAS + gating, mask=real, other=0.0).to(tl.float32)[None, :]
         made *= gates
-    out = OUT + m[:, None] * o_m + n[None, :]
-    tl.store(out, made.to(OUT.dtype.element_ty), mask=(m < rows)[:, None] & real[None, :])
+    wanted = (m < rows)[:, None] & real[None, :]
+    if ADDED:
+        made += tl.load(RESIDUAL + m[:, None] * r_m + n[None, :], mask=wanted, other=0.0).to(tl.float32)
+    tl.store(OUT + m[:, None] * o_m + n[None, :], made.to(OUT.dtype.element_ty), mask=wanted)

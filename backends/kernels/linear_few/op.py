@@ -50,12 +50,12 @@ def linear_any(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @linear_any.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
-    return _shaped(_empty(rows, weight.shape[0]), x)
+    return _shaped(empty_rows(rows, weight.shape[0]), x)
 
 
 def _in_two(x: Tensor, weight: Tensor) -> Tensor:
     """`x W'` of a width that a library's fast kernels do not take: most of it, which they do, and the rest."""
-    out, most = _empty(x, weight.shape[0]), weight.shape[0] // TILE * TILE
+    out, most = empty_rows(x, weight.shape[0]), weight.shape[0] // TILE * TILE
     for part in (slice(most), slice(most, None)):
         torch.mm(x, weight[part].t(), out=out[:, part])
     return out
@@ -72,8 +72,8 @@ def _shaped(rows: Tensor, x: Tensor) -> Tensor:
     return rows.as_strided(sizes, strides)
 
 
-def _empty(x: Tensor, columns: int) -> Tensor:
-    """[M, columns], each row at a multiple of `ALIGNED`."""
+def empty_rows(x: Tensor, columns: int) -> Tensor:
+    """[M, columns], each row at a multiple of `ALIGNED`, for what is made of `x` [M, K]."""
     return x.new_empty((x.shape[0], -(-columns // ALIGNED) * ALIGNED))[:, :columns]
 
 
@@ -84,18 +84,24 @@ def few_multiplied(
     kind: str = "",
     gated: bool = False,
     late: bool = False,
+    residual: Tensor | None = None,
     kernel: Any = None,
 ) -> Tensor:
-    """The launch of our kernel; `x` is [M, K] of at most `FEW` rows, the rest as of `linear_activated`."""
+    """The launch of our kernel; `x` is [M, K] of at most `FEW` rows, the rest as of `linear_activated`.
+
+    Args:
+        residual: [M, N], what is added at the end.
+    """
     from headrace.backends.kernels.linear_few.kernel import multiply_few
 
     columns = weight.shape[0] // (2 if gated else 1)
-    out = _empty(x, columns)
+    out = empty_rows(x, columns)
     block, depth, warps = GATED_BLOCKS if gated else MANY_BLOCKS if columns >= MANY else FEW_BLOCKS
     early = family(x.device) in EARLY
     (kernel or multiply_few)[(-(-columns // block),)](
-        x, weight, weight if bias is None else bias, out, x.shape[0], columns, x.shape[1], x.stride(0), out.stride(0),
-        KIND=kind, GATED=gated, LATE=late, BIASED=bias is not None,
+        x, weight, weight if bias is None else bias, x if residual is None else residual, out, x.shape[0], columns,
+        x.shape[1], x.stride(0), 0 if residual is None else residual.stride(0), out.stride(0),
+        KIND=kind, GATED=gated, LATE=late, BIASED=bias is not None, ADDED=residual is not None,
         ROWS=2 if x.shape[0] <= 2 else FEW, BLOCK_N=block, BLOCK_K=depth, EARLY=early, num_warps=warps,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip

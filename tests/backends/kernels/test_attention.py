@@ -119,7 +119,9 @@ def direct(case: Case, given: Inputs, dtype: torch.dtype) -> Tensor:
         if end == begin:
             continue
         qs, ks, vs = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))
-        added = None if bias is None else distance_bias(bias, case.bias, *[torch.arange(end - begin, device=q.device)] * 2)
+        added = (
+            None if bias is None else distance_bias(bias, case.bias, *[torch.arange(end - begin, device=q.device)] * 2)
+        )
         seen = attention.materialise_mask(None, 1, end - begin, end - begin, 0, 0, case.kind, case.window, q.device)
         scores = attention.attention_scores(qs, ks, added, case.dim**-0.5, case.softcap).masked_fill(~seen, -torch.inf)
         if sinks is not None:

@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headrace import graphs, sample
 from headrace.backends.kernels.linear_few.op import ALIGNED, FEW, few_multiplied, linear_any
+from headrace.backends.kernels.linear_few.rows import SHORT, layer, multiplied_rows, norm
+from headrace.graphs.passes import run_graph_passes
+from headrace.ir import Layout, Task
 from tests.backends.kernels.test_attention import patch_interpreter, rmse, run_interpreted
 
 FORMS = (("", False, False), ("silu", True, False), ("gelu", True, True), ("relu", False, False))
@@ -50,12 +54,45 @@ def check(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (14, 
             assert rmse(found, right) <= 2 * own + 2e-7, f"{kind}, {gated}, {late}, {rows} rows of {columns}"
 
 
-def interpreted() -> None:
-    """What runs on the CPU."""
-    patch_interpreter()
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        check(dtype)
-    check_operator("cpu")
+def check_layers(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (20, 600))) -> None:
+    """Each form with what is added to it, by whichever kernel takes so many rows."""
+    for (columns, depth), (kind, gated, late), biased in itertools.product(sizes, FORMS, (False, True)):
+        for rows in (FEW, FEW + 1, SHORT):
+            x, weight, bias = drawn(rows, columns, depth, dtype, device)
+            given = (x[None], weight, bias if biased else None)
+            residual = drawn(rows, 3, columns // 2 if gated else columns, dtype, device)[0][None]
+            wide, single = (
+                [None if one is None else one.to(kept) for one in given] for kept in (torch.float64, torch.float32)
+            )
+            right = exact(*wide, kind, gated, late) + residual.double()
+            own = rmse((exact(*single, kind, gated, late) + residual.float()).to(dtype), right)
+            found = layer(*given, kind, gated, late, residual)
+            assert (found.dtype, found.shape) == (dtype, right.shape)
+            assert rmse(found, right) <= 2 * own + 2e-7, f"{kind}, {gated}, {late}, {rows} rows of {columns}"
+            if rows <= FEW:  # which the other kernel could take too
+                assert (
+                    rmse(multiplied_rows(x, *given[1:], kind, gated, late, residual[0])[None], right) <= 2 * own + 2e-7
+                )
+
+
+def check_norms(dtype: torch.dtype, device: str = "cpu") -> None:
+    """Layer norm of rows far from zero, and what is over the root of the mean square."""
+    x, weight, _ = drawn(SHORT, 3, 600, dtype, device)
+    for centered, offset, shift in itertools.product((False, True), (0.0, 1.0), (None, weight[1])):
+        right, single = (
+            normed((x + 3 * centered).to(kept), weight[0], shift, offset, centered)
+            for kept in (torch.float64, torch.float32)
+        )
+        found = norm((x + 3 * centered)[None], weight[0], shift, 1e-5, offset, centered)[0]
+        assert found.dtype == dtype
+        assert rmse(found, right) <= 1.5 * rmse(single.to(dtype), right) + 1e-8
+
+
+def normed(x: Tensor, weight: Tensor, shift: Tensor | None, offset: float, centered: bool) -> Tensor:
+    """The formula in `x`'s dtype."""
+    z = x - x.mean(-1, keepdim=True) * centered
+    made = z * (z.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * (offset + weight.to(x.dtype))
+    return made if shift is None else made + shift.to(x.dtype)
 
 
 def check_operator(device: str) -> None:
@@ -70,6 +107,72 @@ def check_operator(device: str) -> None:
         assert (like.shape, like.stride()) == (made.shape, made.stride())
 
 
+def interpreted() -> None:
+    """What runs on the CPU."""
+    patch_interpreter()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        check(dtype)
+        check_layers(dtype)
+        check_norms(dtype)
+    check_operator("cpu")
+
+
+def launched(name: str, task: Task, layout: Layout) -> tuple[Any, Any]:
+    """The program of a tiny model in bfloat16, and its graph for short rows."""
+    from headrace.backends.kernels.linear_few.launch_rows import LaunchRows
+    from headrace.backends.kernels.pipeline import with_kernels
+    from headrace.frontend.trace import trace
+    from headrace.lowering.pipeline import analyse, prepare
+    from tests.tiny import build, checkpoint
+
+    kind = "AutoModelForCausalLM" if task is Task.GENERATE else "AutoModel"
+    traced = trace(checkpoint(build(name, kind).to(torch.bfloat16)))
+    program = prepare(analyse(traced.program, traced.behaviour), task, layout)
+    module = graphs.flat_module(with_kernels(program, "sm90"))
+    run_graph_passes(module.graph, (LaunchRows(),))
+    module.recompile()
+    return program, module
+
+
+# Norms of a layer; Gemma's are behind its halves too, and of queries and keys that no kernel of ours rotates.
+NORMS = {"bert": 2, "modernbert": 2, "qwen3": 2, "gemma3": 6}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.parametrize("name", NORMS)
+def test_a_graph_of_launches(name: str) -> None:
+    """Every layer and norm is a launch, with the residual that is added to it."""
+    program, module = launched(name, Task.EMBED, Layout.PACKED)
+    called = [node for node in module.graph.nodes if node.op == "call_function"]
+    layers, norms = ([node for node in called if node.target is target] for target in (layer, norm))
+    depth = len(program.nodes.attention)
+    assert (len(layers), len(norms)) == (4 * depth, NORMS[name] * depth + 1)
+    assert sum(node.args[-1] is not None for node in layers) == (0 if name == "gemma3" else 2 * depth)
+    assert not [
+        node for node in called if node.target in (torch.ops.aten.linear.default, torch.ops.aten.pow.Tensor_Scalar)
+    ]
+
+
+def interpreted_graph(name: str) -> None:
+    """Answers as near to float32's as the plain graph in bfloat16 is; called as `interpreted` is."""
+    from tests.backends.kernels.test_use_kernels import Interpreted
+
+    patch_interpreter()
+    torch.library.wrap_triton = Interpreted
+    program, module = launched(name, Task.EMBED, Layout.PACKED)
+    inputs = sample.row(program, (5, 3, 1, 7))
+    (wide,), _ = graphs.run(program.graph, inputs, widened=torch.float32)
+    (plain,), _ = graphs.run(program.graph, inputs)
+    (found,) = module(*(inputs[one] for one in program.signature.input_names))
+    assert rmse(found, wide.double()) <= 1.5 * rmse(plain, wide.double())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.parametrize("name", ["bert", pytest.param("qwen3", marks=pytest.mark.slow)])
+def test_a_graph_under_the_interpreter(name: str) -> None:
+    run_interpreted(f"from tests.backends.kernels.test_linear_few import *; interpreted_graph({name!r})")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_under_the_interpreter() -> None:
     run_interpreted("from tests.backends.kernels.test_linear_few import interpreted\ninterpreted()")
@@ -80,3 +183,6 @@ def test_under_the_interpreter() -> None:
 def test_on_a_gpu(dtype: torch.dtype) -> None:
     check(dtype, "cuda", ((6, 40), (14, 2100), (1024, 2048), (4096, 1024)))
     check_operator("cuda")
+    check_norms(dtype, "cuda")
+    if dtype is not torch.float32:
+        check_layers(dtype, "cuda", ((38, 40), (768, 768), (3072, 768), (72, 3080)))

@@ -1,0 +1,120 @@
+"""A graph for short rows: each linear layer with what is added to it, and each norm, one launch. Needs no Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from headrace.backends.kernels.linear_activation.match import LINEAR, LINEAR_ACTIVATED
+from headrace.backends.kernels.linear_few.match import LINEAR_ANY
+from headrace.backends.kernels.linear_few.rows import layer, norm
+from headrace.graphs import HALVES
+from headrace.graphs.views import arguments
+
+aten = torch.ops.aten
+ADD, MUL, CLONE, LAYER_NORM = aten.add.Tensor, aten.mul.Tensor, aten.clone.default, aten.layer_norm.default
+RSQRT, MEAN, POWER = aten.rsqrt.default, aten.mean.dim, aten.pow.Tensor_Scalar
+CASTS = (aten._to_copy.default, aten.type_as.default)
+EPS = 1e-5  # of a layer norm whose call says none
+Node = Any  # an fx.Node: what its arguments are is asked for at every step
+
+
+@dataclass(frozen=True)
+class LaunchRows:
+    """Layers and norms in half precision. What is left runs as it is: the graph is captured, not compiled."""
+
+    name: str = "launch-rows"
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Put a launch in the place of each."""
+        for node in list(graph.nodes):
+            if node.target is CLONE and len(node.args) == 1 and not node.kwargs:  # of dropout
+                node.replace_all_uses_with(node.args[0])
+        graph.eliminate_dead_code()
+        for node in list(graph.nodes):
+            if node.op != "call_function" or getattr(node.meta.get("val"), "dtype", None) not in HALVES:
+                continue
+            if (layered := _layer(node)) is not None:
+                _launch(graph, *layered)
+            elif (normed := _norm(node)) is not None:
+                _launch(graph, node, norm, normed)
+        graph.eliminate_dead_code()
+
+
+def _launch(graph: fx.Graph, last: fx.Node, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(last):
+        made = graph.call_function(function, args)
+    made.meta["val"] = last.meta["val"]
+    last.replace_all_uses_with(made)
+
+
+def _layer(node: Node) -> tuple[Node, Callable[..., Any], tuple[Any, ...]] | None:
+    """The node whose value one launch computes, and the launch: the layer, or what adds to it."""
+    if node.target in (LINEAR, LINEAR_ANY):
+        x, weight, *rest = node.args
+        said = (x, weight, rest[0] if rest else None, "", False, False)
+    elif node.target is LINEAR_ACTIVATED:
+        said = node.args[:6]
+        x, weight = said[:2]
+    else:
+        return None
+    values = [one.meta["val"] for one in (x, weight)]
+    if not values[1].is_contiguous() or values[0].dtype is not values[1].dtype:
+        return None
+    user = next(iter(node.users)) if len(node.users) == 1 else None
+    residual = _added(user, node)
+    return (node if residual is None else user, layer, (*said, residual))
+
+
+def _added(node: Node | None, one: Node) -> fx.Node | None:
+    """What a sum adds to one of its operands, of the same shape and dtype."""
+    if node is None or node.target is not ADD or node.kwargs or len(node.all_input_nodes) != 2:
+        return None
+    (other,) = (given for given in node.all_input_nodes if given is not one)
+    alike = all(getattr(other.meta["val"], each, None) == getattr(one.meta["val"], each) for each in ("shape", "dtype"))
+    return other if alike else None
+
+
+def _norm(node: Node) -> tuple[Any, ...] | None:
+    """The arguments of `norm` of a node that is one: layer norm, or over the root of the mean square."""
+    if node.target is LAYER_NORM:
+        given = arguments(node)
+        x, weight = given["input"], given.get("weight")
+        whole = len(given["normalized_shape"]) == 1 and weight is not None
+        return (x, weight, given.get("bias"), given.get("eps", EPS), 0.0, True) if whole else None
+    if node.target is MUL and len(node.args) == 2:
+        return _rms(_uncast(node.args[1]), node.args[0], 0.0, node)
+    product = node.args[0] if node.target in CASTS else None
+    if product is None or product.target is not MUL or not _is(product.args[1], ADD):
+        return None
+    weight, one = product.args[1].args
+    return _rms(product.args[0], _uncast(weight), one, node) if isinstance(one, float) else None
+
+
+def _rms(scaled: Node, weight: Node, offset: float, last: Node) -> tuple[Any, ...] | None:
+    """Of `z * rsqrt(mean(z^2) + eps)`, computed in float32 of what `last` has the dtype and the shape of."""
+    if not _is(scaled, MUL) or not _is(scaled.args[1], RSQRT) or not _is(scaled.args[1].args[0], ADD):
+        return None
+    wide, (mean, eps) = scaled.args[0], scaled.args[1].args[0].args
+    if not isinstance(eps, float) or not _is(mean, MEAN) or list(mean.args[1]) != [-1]:
+        return None
+    z, square = _uncast(wide), mean.args[0]
+    if not _is(square, POWER) or square.args != (wide, 2) or wide.meta["val"].dtype is not torch.float32:
+        return None
+    known = isinstance(weight, fx.Node) and weight.op in ("placeholder", "get_attr") and weight.meta["val"].dim() == 1
+    values = [one.meta["val"] for one in (z, last)]
+    alike = values[0].dtype is values[1].dtype and values[0].shape == values[1].shape
+    return (z, weight, None, eps, offset, False) if known and alike else None
+
+
+def _is(node: Any, target: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target is target
+
+
+def _uncast(node: Any) -> Any:
+    """What a cast casts."""
+    return node.args[0] if isinstance(node, fx.Node) and node.target in CASTS else node
