@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.export import ExportedProgram
 
+from headrace import graphs
 from headrace.backends.kernels.attention import paged
 from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
 from headrace.backends.kernels.attention.op import Form, attended, listed
@@ -17,8 +19,20 @@ from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.linear_few.kernel import multiply_few
+from headrace.backends.kernels.linear_few.launch_rows import LaunchRows
 from headrace.backends.kernels.linear_few.match import LINEAR_ANY
 from headrace.backends.kernels.linear_few.op import FEW, few_multiplied
+from headrace.backends.kernels.linear_few.rows import (
+    FAMILIES,
+    SHORT,
+    embedding,
+    gathered_rows,
+    layer,
+    multiplied_rows,
+    norm,
+    normed_rows,
+)
+from headrace.backends.kernels.linear_few.rows_kernel import gather_rows, multiply_rows, norm_rows
 from headrace.backends.kernels.pipeline import with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.recurrent.channels import linearly_recurred, recur_linearly, weigh_values, weighed
@@ -39,6 +53,7 @@ from headrace.backends.kernels.use_kernels import (
     POOL_TRITON,
     TILES,
 )
+from headrace.graphs.passes import run_graph_passes
 from headrace.ir import AttentionSpec, MaskKind, Program, Window
 
 
@@ -88,10 +103,10 @@ def launches(program: Program, family: str) -> list[Launch]:
         program: packed, or cached.
         family: the architecture, as `tuning.family` names it.
     """
-    graph = with_kernels(program, family).graph
+    lowered = with_kernels(program, family)
     left = iter(program.nodes.attention)
     found: dict[Any, Launch] = {}
-    for node in graph.nodes:
+    for node in (*lowered.graph.nodes, *_short(lowered, program, family)):
         if node.target not in LAUNCHERS:
             continue
         attention = (next(left),) if node.target in ATTENTIONS else ()
@@ -102,6 +117,15 @@ def launches(program: Program, family: str) -> list[Launch]:
                 made, uses=before.uses + made.uses, attention=before.attention + made.attention
             )  # fmt: skip
     return list(found.values())
+
+
+def _short(lowered: ExportedProgram, program: Program, family: str) -> list[fx.Node]:
+    """What short rows launch of their own, where they have a graph of their own."""
+    if family not in FAMILIES or program.form.quantized is not None:
+        return []
+    module = graphs.flat_module(lowered)
+    run_graph_passes(module.graph, (LaunchRows(),))
+    return [node for node in module.graph.nodes if node.target in ROWS]
 
 
 def launches_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> list[Launch]:
@@ -165,11 +189,36 @@ def _multiply_few(*values: Any) -> None:
     few_multiplied(x.reshape(-1, x.shape[-1])[:FEW], weight, bias, kernel=kernel)
 
 
+def _layer(*values: Any) -> None:
+    """As for a few rows, and for as many as a short one has."""
+    x, weight, bias, kind, gated, late, residual, few, more = values
+    for most, launch, kernel in ((FEW, few_multiplied, few), (SHORT, multiplied_rows, more)):
+        rows, added = (one if one is None else one.reshape(-1, one.shape[-1])[:most] for one in (x, residual))
+        launch(rows, weight, bias, kind, gated, late, added, kernel)  # type: ignore[arg-type]
+
+
+def _normed(*values: Any) -> None:
+    x, *said = values
+    normed_rows(x.reshape(-1, x.shape[-1]), *said)
+
+
+def _gathered(*values: Any) -> None:
+    *given, kernel = values
+    ids, tables = given[: len(given) // 2], given[len(given) // 2 :]
+    gathered_rows([one.reshape(-1) for one in ids], tables, kernel)
+
+
 PAGED_TRITON, CROSS_TRITON = (target for target, _ in PAGED.values())
 ATTENTIONS = (ATTENTION_TRITON, PAGED_TRITON, CROSS_TRITON)
 ATTENDING = (attend_tiles, attend_paged)
-MULTIPLYING = (attend_tiles, attend_paged, multiply_activate, scan_chunks, solve_chunks, scan_delta)
+MULTIPLYING = (attend_tiles, attend_paged, multiply_activate, multiply_rows, scan_chunks, solve_chunks, scan_delta)
 OURS = torch.ops.headrace
+# The functions that short rows are launched by.
+ROWS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
+    layer: ((multiply_few, multiply_rows), _layer),
+    norm: ((norm_rows,), _normed),
+    embedding: ((gather_rows,), _gathered),
+}
 # Each operator's kernels, and what launches them.
 LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     ATTENTION_TRITON: ((attend_tiles,), _attend),
@@ -190,4 +239,5 @@ LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     OURS.mlstm_triton.default: ((remember_tokens,), remembered),
     ROTATE: ((rotate_rows,), rotated),
     LINEAR_ACTIVATED: ((multiply_activate,), _multiply),
+    **ROWS,
 }

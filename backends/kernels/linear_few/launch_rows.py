@@ -1,4 +1,4 @@
-"""A graph for short rows: each linear layer with what is added to it, and each norm, one launch. Needs no Triton."""
+"""A graph for short rows: what is looked up, norms, layers with what is added to them, each a launch. No Triton."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch import fx
 
 from headrace.backends.kernels.linear_activation.match import LINEAR, LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_few.match import LINEAR_ANY
-from headrace.backends.kernels.linear_few.rows import layer, norm
+from headrace.backends.kernels.linear_few.rows import TABLES, embedding, layer, norm
 from headrace.graphs import HALVES
 from headrace.graphs.views import arguments
 
 aten = torch.ops.aten
 ADD, MUL, CLONE, LAYER_NORM = aten.add.Tensor, aten.mul.Tensor, aten.clone.default, aten.layer_norm.default
+EMBEDDING = aten.embedding.default
 RSQRT, MEAN, POWER = aten.rsqrt.default, aten.mean.dim, aten.pow.Tensor_Scalar
 CASTS = (aten._to_copy.default, aten.type_as.default)
 EPS = 1e-5  # of a layer norm whose call says none
@@ -25,7 +26,7 @@ Node = Any  # an fx.Node: what its arguments are is asked for at every step
 
 @dataclass(frozen=True)
 class LaunchRows:
-    """Layers and norms in half precision. What is left runs as it is: the graph is captured, not compiled."""
+    """Tables, layers and norms in half precision. What is left runs as it is: the graph is captured, not compiled."""
 
     name: str = "launch-rows"
 
@@ -38,7 +39,10 @@ class LaunchRows:
         for node in list(graph.nodes):
             if node.op != "call_function" or getattr(node.meta.get("val"), "dtype", None) not in HALVES:
                 continue
-            if (layered := _layer(node)) is not None:
+            if (found := _tables(node)) is not None and not _merges(node):
+                ids, tables = zip(*found, strict=True)
+                _launch(graph, node, embedding, (*ids, *tables))
+            elif (layered := _layer(node)) is not None:
                 _launch(graph, *layered)
             elif (normed := _norm(node)) is not None:
                 _launch(graph, node, norm, normed)
@@ -50,6 +54,26 @@ def _launch(graph: fx.Graph, last: fx.Node, function: Callable[..., Any], args: 
         made = graph.call_function(function, args)
     made.meta["val"] = last.meta["val"]
     last.replace_all_uses_with(made)
+
+
+def _tables(node: Node) -> list[tuple[Node, Node]] | None:
+    """The ids and the tables of a sum of what is looked up, of no more tables than a launch takes."""
+    if node.target is EMBEDDING:
+        table, ids = node.args[:2]
+        return [(ids, table)] if table.meta["val"].is_contiguous() else None
+    if node.target is not ADD or node.kwargs or not all(isinstance(one, fx.Node) for one in node.args):
+        return None
+    parts = [_tables(one) if len(one.users) == 1 else None for one in node.args]
+    found = None if None in parts else [pair for part in parts for pair in part or ()]
+    if not found or len(found) > TABLES:
+        return None
+    sizes = [(ids.meta["val"].shape, table.meta["val"].shape[1]) for ids, table in found]
+    return found if all(size == sizes[0] for size in sizes) else None
+
+
+def _merges(node: Node) -> bool:
+    """Whether the one that reads it looks it up itself."""
+    return len(node.users) == 1 and _tables(next(iter(node.users))) is not None
 
 
 def _layer(node: Node) -> tuple[Node, Callable[..., Any], tuple[Any, ...]] | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from headrace.backends.kernels.tuning import family
 # of 768 by 768 take 3.0 microseconds with their residual (a library 3.3 without), 768 by 3,072 4.7 (7.5), 2,304 by 768
 # 4.3 (4.5); a norm 1.0; with 64 rows a library's tiles are ahead. The architectures are those that were measured.
 SHORT, FAMILIES = 16, ("sm90",)
+TABLES = 3  # that a row is looked up in at once
 
 
 class Blocks(NamedTuple):
@@ -65,6 +67,35 @@ def norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, offset: flo
         x: [..., K].
     """
     return normed_rows(x.reshape(-1, x.shape[-1]), weight, bias, eps, offset, centered).view(x.shape)
+
+
+def embedding(*given: Tensor) -> Tensor:
+    """The sum of the rows that some tables have for some ids.
+
+    Args:
+        given: ids, integers [..., T] each, of up to `TABLES` tables, and then the tables, [rows, K].
+
+    Returns:
+        [..., T, K] in the tables' dtype.
+    """
+    ids, tables = given[: len(given) // 2], given[len(given) // 2 :]
+    out = gathered_rows([one.reshape(-1) for one in ids], tables)
+    return out.view(*ids[0].shape, out.shape[1])
+
+
+def gathered_rows(ids: Sequence[Tensor], tables: Sequence[Tensor], kernel: Any = None) -> Tensor:
+    """The launch of `embedding`'s kernel; `ids` are [M] each."""
+    import triton
+
+    from headrace.backends.kernels.linear_few.rows_kernel import gather_rows
+
+    depth, more = tables[0].shape[1], TABLES - len(tables)
+    out = tables[0].new_empty((ids[0].shape[0], depth))
+    (kernel or gather_rows)[(out.shape[0],)](
+        *ids, *[ids[0]] * more, *tables, *[tables[0]] * more, out, depth, TABLES=len(tables),
+        WIDTH=triton.next_power_of_2(depth), num_warps=4,
+    )  # fmt: skip
+    return out
 
 
 def multiplied_rows(

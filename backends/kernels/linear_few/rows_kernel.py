@@ -1,6 +1,6 @@
 # mypy: disable-error-code="import-not-found, import-untyped, no-untyped-def, untyped-decorator, no-untyped-call"
 # ruff: noqa: PLR0913, PLR0917 - a kernel takes plain arguments
-"""What a short row consists of: a linear layer with an activation and a residual, by matrix units; and a norm."""
+"""What a short row consists of: looked up rows, a norm, and a linear layer with an activation and a residual."""
 
 from __future__ import annotations
 
@@ -77,6 +77,22 @@ def multiply_rows(
     if ADDED:
         made += tl.load(RESIDUAL + m[:, None] * r_m + n[None, :], mask=wanted, other=0.0).to(tl.float32)
     tl.store(OUT + m[:, None] * o_m + n[None, :], made.to(OUT.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def gather_rows(
+    IDS_0, IDS_1, IDS_2, TABLE_0, TABLE_1, TABLE_2, OUT, depth, TABLES: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """A row a program: the sum of what each of TABLES has for its id."""
+    row = tl.program_id(0)
+    k = tl.arange(0, WIDTH)
+    real = k < depth
+    made = tl.load(TABLE_0 + tl.load(IDS_0 + row).to(tl.int64) * depth + k, mask=real, other=0.0).to(tl.float32)
+    if TABLES > 1:
+        made += tl.load(TABLE_1 + tl.load(IDS_1 + row).to(tl.int64) * depth + k, mask=real, other=0.0).to(tl.float32)
+    if TABLES > 2:
+        made += tl.load(TABLE_2 + tl.load(IDS_2 + row).to(tl.int64) * depth + k, mask=real, other=0.0).to(tl.float32)
+    tl.store(OUT + row * depth + k, made.to(OUT.dtype.element_ty), mask=real)
 
 
 @triton.jit

