@@ -95,13 +95,14 @@ def cross_once(decoder: ir.Model, encoder: ir.Model, program: Program) -> None:
         decoder.graph.outputs.append(value)
     decoder.graph.insert_before(next(iter(decoder.graph)), [chosen])
     decoder.graph.inputs.extend([rows, cached])
-    _fill_masks(decoder, program)
+    _fill_masks(decoder, program, padded=any(value.name == names.PADDING for value in encoder.graph.inputs))
 
 
-def _fill_masks(decoder: ir.Model, program: Program) -> None:
+def _fill_masks(decoder: ir.Model, program: Program, padded: bool) -> None:
     """Masks that may be left out, all tokens being real then, and positions by them: a caller of a decoder gives none.
 
-    The text's own mask may not be: what it hides is there.
+    Args:
+        padded: whether the encoder's texts may be, so that their own mask may not be left out.
     """
     given, tape = {str(value.name): value for value in decoder.graph.inputs}, Tape("filled")
     known = names.pasts(program)
@@ -116,7 +117,7 @@ def _fill_masks(decoder: ir.Model, program: Program) -> None:
         places = tape.op("Slice", [tape.op("Max", [counted, tape.constant(0)]), *bounds])
         give(given[names.POSITIONS], places)
         decoder.graph.inputs.remove(given[names.POSITIONS])
-    if program.signature.arrays:  # of which each has as many rows
+    if not padded:
         rows = tape.op("Shape", [given[names.ENCODED_ROWS]], {"start": 1, "end": 2})
         kept = next(given[one.before] for one in known.values() if not one.after)
         rows = tape.op("Max", [rows, tape.op("Shape", [kept], {"start": 2, "end": 3})])
