@@ -13,6 +13,8 @@ PAST, TOTAL, ENCODED = "past_sequence_length", "total_sequence_length", "encoder
 IDS, PADDING, POSITIONS, LENGTHS = "input_ids", "attention_mask", "position_ids", "sequence_lengths"
 # Beside an encoder's rows: which of those are real, and which of the decoder's own tokens.
 ENCODED_PADDING, DECODED_PADDING = "encoder_attention_mask", "decoder_attention_mask"
+# What an encoder made of a text, of which a decoder's first step makes what it crosses to, and whether it has done so.
+ENCODED_ROWS, CACHED = "encoder_hidden_states", "use_cache_branch"
 INPUTS = {Role.IDS: IDS, Role.PADDING: PADDING, Role.POSITIONS: POSITIONS, Role.TYPES: "token_type_ids"}
 OUTPUTS = {
     OutputKind.HIDDEN: "last_hidden_state",
@@ -32,6 +34,8 @@ OUTPUTS = {
 # What finished answers are called: vectors at the length that the folder asks for, scores by the labels' rule.
 FINISHED_VECTOR, FINISHED_SCORES = "sentence_embedding", "probabilities"
 RESERVED = frozenset({PADDING, POSITIONS, LENGTHS, *OUTPUTS.values(), FINISHED_VECTOR, FINISHED_SCORES})
+# The files of an encoder and of its decoder; of any other model there is one.
+MODEL, ENCODER, DECODER = "model", "encoder_model", "decoder_model_merged"
 # Under this key the model's own metadata says what the manifest says.
 METADATA = "headrace"
 

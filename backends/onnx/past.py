@@ -127,6 +127,9 @@ class PastExecutable:
         }
         if encoded is not None:
             feeds[names.ENCODED_PADDING] = rows_of(encoded).astype(np.int64)
+            # What is crossed to was kept when the text was encoded, so that no step makes it of these.
+            feeds[names.ENCODED_ROWS] = np.zeros((len(encoded), 0, 1), np.float32)
+            feeds[names.CACHED] = np.ones(1, bool)
         for cache in self._program.form.caches:
             feeds[self._pasts[cache.name].before] = self._before(cache, caches[cache.name], batch, given)
         grown = [cache for cache in self._program.form.caches if self._pasts[cache.name].after]

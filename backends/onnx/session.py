@@ -100,6 +100,8 @@ class Session:
         _require_runtime(path, inner.get_modelmeta().custom_metadata_map.get(names.METADATA, "{}"))
         self.provider = provider
         self.inputs = {value.name: value.type for value in inner.get_inputs()}
+        # Those that the file says what they are where nobody does.
+        self.optional = frozenset(value.name for value in inner.get_overridable_initializers())
         self.outputs = tuple(value.name for value in inner.get_outputs())
         self._inner = OfEachProcess(lambda: _opened(path, (provider,), mapped=mapped, device=device)[0], inner)
         self._fixed = OfEachProcess(OrderedDict[tuple[int, int], onnxruntime.InferenceSession])
@@ -111,7 +113,8 @@ class Session:
     def run_for(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Several outputs for a batch, of one run."""
         if self.provider not in FIXED:
-            return _run(self._inner(), {name: inputs[name] for name in self.inputs}, outputs)
+            given = [*self.inputs, *self.optional.intersection(inputs)]
+            return _run(self._inner(), {name: inputs[name] for name in given}, outputs)
         batch, length = inputs[names.IDS].shape
         size = 1 << (batch - 1).bit_length()
         # A row again, rather than one of padding alone: every row then has a token.
@@ -144,6 +147,9 @@ def _below(count: int, array: NDArray[Any]) -> list[tuple[int, int]]:
 def _run(
     session: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
 ) -> list[NDArray[Any]]:
+    if len(inputs) > len(session.get_inputs()):  # some are optional, which no binding takes
+        unbound: list[NDArray[Any]] = session.run([*outputs], dict(inputs))
+        return unbound
     binding = session.io_binding()
     for name, array in inputs.items():
         binding.bind_cpu_input(name, np.ascontiguousarray(array))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace import __version__
-from headrace.errors import ArtifactError, InputError, TargetError, TaskNotEnabledError, TraceError
-from headrace.ir import TASK_RULES, AttentionType, Needs, OutputKind, Program, Task
+from headrace.errors import ArtifactError, InputError, TaskNotEnabledError, TraceError
+from headrace.ir import TASK_RULES, Needs, OutputKind, Program, Task
 from headrace.ir.serialize import encode
 from headrace.runtime.artifact.genai import genai_config
 from headrace.runtime.artifact.manifest import require_own, write_manifest
+from headrace.runtime.artifact.onnx_files import Files
 from headrace.runtime.artifact.places import new_folder
 from headrace.runtime.artifact.present import require_same
-from headrace.runtime.engine.lane import key_of
 from headrace.runtime.text.bounds import find_bound
 from headrace.runtime.text.tokenizer.own import own_copy
 from headrace.runtime.text.tokenizer.tokenizers_only import exact_facts
@@ -23,10 +23,6 @@ from headrace.runtime.text.validate import require_choice
 from headrace.tasks import answering, refusal, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.gc_freeze import sparing_the_old
-
-if TYPE_CHECKING:
-    from headrace.backends.onnx.check.report import Report
-    from headrace.backends.onnx.profiles import Profile
 
 REPORT, TOKENIZER_CONFIG, GENAI_CONFIG = "verification.json", "tokenizer_config.json", "genai_config.json"
 LOGITS = ("all", "last")
@@ -97,10 +93,13 @@ def export_onnx(  # noqa: PLR0913 - what a caller may choose
     with sparing_the_old(), new_folder(folder) as (work, place):
         held = _write_side_files(work, own_copy(tokenizer), side_files, alone=program.facts.text.chat is None)
         made_by = {"headrace": __version__, "task": wanted.value, "tokenizer": held}
-        name = _write_model(work, kept, chosen, dtype, finished, made_by, external_from, logits == "last")
-        if wanted is Task.GENERATE and (config := genai_config(program, kept, name, side_files)) is not None:
+        files = Files(work, work.parent, program, kept, chosen, dtype, logits == "last", external_from, made_by)
+        lanes = files.write(finished)
+        if wanted is Task.GENERATE and (config := genai_config(program, kept, files.main, side_files)) is not None:
             _write_json(work / GENAI_CONFIG, config)
-        report = _verify(work / name, kept, chosen, dtype, required=not force)
+        report = files.verified()
+        if not force:
+            report.require(f"The export of {program.source.name} as {profile} in {dtype}")
         _write_json(work / REPORT, encode(report))
         content = {
             "libraries": {},
@@ -109,7 +108,7 @@ def export_onnx(  # noqa: PLR0913 - what a caller may choose
             "max_length": max_length,
             "token_budget": token_budget,
             "program": encode(program.with_(exported=None)),
-            "lanes": _lanes(kept, name),
+            "lanes": lanes,
             "tokenizer": held,
             "export": {"profile": profile, "dtype": dtype, "finished": finished, "report": REPORT},
         }
@@ -136,48 +135,6 @@ def _require_program(program: Program, dtype: str) -> None:
         raise InputError(
             f"The program is in {program.dtype}; an export begins from float32 and takes dtype={dtype!r} from there."
         )
-
-
-def _write_model(
-    work: Path,
-    program: Program,
-    profile: Profile,
-    dtype: str,
-    finished: bool,
-    made_by: dict[str, Any],
-    external_from: int | None,
-    last: bool,
-) -> str:
-    """Write the model, in float32 first and then in the dtype: its file within the folder."""
-    from headrace.backends.onnx.export.graph import build
-    from headrace.backends.onnx.export.weights import SUFFIXES, convert, write
-    from headrace.backends.onnx.target import EXTERNAL_FROM
-
-    name = f"onnx/model{SUFFIXES[dtype]}.onnx"
-    limit = EXTERNAL_FROM if external_from is None else external_from
-    plain = work / name if dtype == "float32" else work.parent / "float32.onnx"
-    (work / "onnx").mkdir()
-    write(build(program, profile, finished, made_by, last), plain, limit)
-    if dtype != "float32":
-        convert(plain, work / name, dtype, limit)
-    return name
-
-
-def _verify(model: Path, program: Program, profile: Profile, dtype: str, required: bool) -> Report:
-    """How the written model answers beside the program, which is `required` to hold."""
-    from headrace.backends.onnx.check.verify import verify
-
-    report = verify(model, program, profile, dtype)
-    if required:
-        report.require(f"The export of {program.source.name} as {profile.name} in {dtype}")
-    return report
-
-
-def _lanes(program: Program, file: str) -> dict[str, Any]:
-    """The outputs that the file answers, each with its program, and all of them in one pass."""
-    kinds = [output.kind for output in program.signature.outputs]
-    lanes = [(kind,) for kind in kinds] + ([tuple(kinds)] if len(kinds) > 1 else [])
-    return {key_of(kinds): {"file": file, "program": encode(_only(program, kinds))} for kinds in lanes}
 
 
 def _require_seen(program: Program) -> None:
@@ -236,17 +193,9 @@ def _cached(program: Program, task: Task) -> Program:
 
     Raises:
         ArtifactError: something in it looks along the tokens in a way that no cache keeps.
-        TargetError: it has an encoder beside its decoder.
     """
     from headrace.lowering.pipeline import prepare
 
-    crossing = [spec for spec in program.nodes.attention if spec.type is AttentionType.ENCODER_DECODER]
-    if crossing:
-        raise TargetError(
-            f"{crossing[0].node} ({crossing[0].provenance}) reads an encoder's rows, and an export is one file, which "
-            f'has no place for an encoder beside its decoder. Compile {task} with target="onnx", which runs the two, '
-            "or export another task: pass task=."
-        )
     try:
         return prepare(program, task)
     except TraceError as error:
@@ -254,12 +203,6 @@ def _cached(program: Program, task: Task) -> Program:
             f"{task} of this model cannot be exported, since nothing keeps what came before a token: {error} Export "
             "another task: pass task=."
         ) from error
-
-
-def _only(program: Program, kinds: tuple[OutputKind, ...]) -> Program:
-    return program.with_(
-        exported=None, outputs=tuple(output for output in program.signature.outputs if output.kind in kinds)
-    )
 
 
 def _write_side_files(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.ir import CacheKind, OutputKind, Program, Role
+from headrace.ir import CROSS, CacheKind, OutputKind, Program, Role
 
 # Where nothing bounds a text, and what a text has at most where its caller says nothing.
 CONTEXT, LONGEST = 1 << 20, 4096
@@ -17,7 +17,7 @@ KIND = "decoder"
 def genai_config(program: Program, cached: Program, file: str, side_files: Mapping[str, str | None]) -> Any:
     """The configuration, None for a model that onnxruntime-genai has no place for.
 
-    It keeps keys and values of one size alone, the same in every layer.
+    It keeps keys and values of one size alone, the same in every layer, and its encoders are not ours.
 
     Args:
         program: the whole model's.
@@ -26,6 +26,8 @@ def genai_config(program: Program, cached: Program, file: str, side_files: Mappi
         side_files: of which the configurations name the tokens that begin and that pad a text.
     """
     sizes = {one.sizes for one in cached.form.caches}
+    if CROSS in cached.form.groups:
+        return None
     if len(sizes) != 1 or any(one.kind is not CacheKind.PAGED for one in cached.form.caches):
         return None
     assert program.facts.decoding is not None, "the program of a language model"

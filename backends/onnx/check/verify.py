@@ -28,6 +28,7 @@ from headrace.backends.onnx.check.cases import (
 )
 from headrace.backends.onnx.check.past import grown
 from headrace.backends.onnx.check.report import BOUNDS, Bound, Check, Report
+from headrace.backends.onnx.check.written import Perplexity, perplexity, written
 from headrace.backends.onnx.profiles import Profile
 from headrace.backends.onnx.session import HOST, Session
 from headrace.ir import CacheKind, Layout, Program, Role
@@ -40,16 +41,20 @@ COUNTED = "left out: the model's own code counts positions from the left, paddin
 Oracle = list[tuple[Case, list[list[NDArray[Any]]]]]
 
 
-def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report:
+def verify(path: Path, program: Program, profile: Profile, dtype: str, plain: Path | None = None) -> Report:
     """Check the file's form, then its answers against the program's on each sequence alone, in float32.
 
     The program was held against the eager model when it was analysed; here each of its operators runs by definition.
+
+    Args:
+        plain: the file in float32 that one in fewer bits was made of: a model that generates is asked what it makes of
+            texts that this one writes, since random tokens tell little of what rounding costs.
     """
-    bound, checks = BOUNDS[dtype], [*_form(path)]
+    bound, checks = BOUNDS[dtype], [*form(path)]
     if not checks[-1].passed:
         return Report(profile.name, dtype, bound, tuple(checks), ())
     if program.form.layout is Layout.CACHED:
-        grown = [*_grown(path, program, bound)]
+        grown = [*_grown(path, program, bound, plain)]
         checks += [check for check, _ in grown]
         return Report(profile.name, dtype, bound, tuple(checks), tuple(case for _, case in grown))
     # One model at a time: with the weights in a file of their own, the session takes no copy of them either.
@@ -74,11 +79,13 @@ def verify(path: Path, program: Program, profile: Profile, dtype: str) -> Report
     return Report(profile.name, dtype, bound, (*checks, *defined), tuple(cases))
 
 
-def _grown(path: Path, program: Program, bound: Bound) -> Iterator[tuple[Check, Case]]:
+def _grown(path: Path, program: Program, bound: Bound, plain: Path | None) -> Iterator[tuple[Check, Case]]:
     """A batch at a time: prompts that grow, against the program on each text alone and whole."""
     session, pasts = Session(path, (HOST,), mapped=data_of(path).is_file()), names.pasts(program)
     whole = functools.cache(functools.partial(_whole, program))
-    for case in make_cases(program, lengths_only=False):
+    cases = [*make_cases(program, lengths_only=False)]
+    own = None if plain is None else written(program, Session(plain, (HOST,), mapped=True), pasts)
+    for case in cases if own is None else [own, *cases]:
         if program.nodes.recurrent and not case.left and len({*map(len, case.ids)}) > 1:
             continue  # a state has no place for padding between a prompt and what follows
         wanted, worst = [whole(own) for own in case.ids], Distance(0.0, 1.0)
@@ -88,7 +95,16 @@ def _grown(path: Path, program: Program, bound: Bound) -> Iterator[tuple[Check, 
                 worst = worst.joined(distance([np.stack([*rows.values()])], [right[[*rows]]]))
         kept = tuple(recorded(right[max(rows)]) if rows else () for rows, right in zip(found, wanted, strict=True))
         check = Check(f"onnxruntime, {case}, in pieces", bound.holds(worst), bound.words(worst))
+        if case is own:
+            check = _foretold(check, perplexity(case, found, wanted), bound)
         yield check, replace(case, answers=((names.OUTPUTS[program.signature.outputs[0].kind], kept),))
+
+
+def _foretold(check: Check, found: Perplexity, bound: Bound) -> Check:
+    """The check of texts that the model wrote, with what it makes of their next tokens."""
+    passed = check.passed and found.ratio <= bound.perplexity
+    name = check.name.replace("tokens", "tokens that it wrote")
+    return Check(name, passed, f"{check.found}; {found} ({bound.perplexity:g} times allowed)")
 
 
 @torch.no_grad()
@@ -114,7 +130,8 @@ def _whole(program: Program, own: tuple[int, ...]) -> NDArray[Any]:
     return np.asarray(logits[0, : len(own)].float())
 
 
-def _form(path: Path) -> Iterator[Check]:
+def form(path: Path) -> Iterator[Check]:
+    """Whether the file is one of ONNX, by its own checker."""
     import onnx
 
     try:

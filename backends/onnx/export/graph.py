@@ -26,7 +26,7 @@ from headrace.backends.onnx.export.translate import table
 from headrace.backends.onnx.profiles import Form, Profile
 from headrace.compat.torch_onnx import translate
 from headrace.errors import TargetError
-from headrace.ir import AttentionSpec, Layout, Program
+from headrace.ir import AttentionSpec, Layout, OutputKind, Program
 from headrace.ir.serialize import encode
 
 # What torch.onnx says of an operator that it does not know, of a node at which it fails, and of how.
@@ -142,6 +142,8 @@ def _refuse_unknown(exported: ExportedProgram, translations: dict[Any, Any]) -> 
 
 
 def _refuse_inputs(program: Program) -> None:
+    if program.signature.outputs[0].kind is OutputKind.CROSS:
+        return  # an encoder may read arrays: its decoder is given their rows
     if others := [name for name in program.signature.input_names if name not in names.INPUTS.values()]:
         raise TargetError(
             f"The program reads {', '.join(others)}; the target onnx serves models that read one sequence of token ids "

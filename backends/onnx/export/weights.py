@@ -7,16 +7,14 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from headrace.backends.onnx.export.blocks import in_blocks
 from headrace.backends.onnx.export.graph import forget_shapes
 
 SUFFIXES = {"float32": "", "float16": "_fp16", "int8": "_int8", "int4": "_q4"}
-# Weights that share a scale where they are in 4 bits.
-BLOCK = 32
 # Sums over tokens and squares of activations pass a half's 65,504; what norms do inside is in float32 anyway.
 WIDE = ["ReduceSum", "ReduceL2", "ReduceMean", "Pow", "Sqrt", "Reciprocal"]
 
@@ -34,8 +32,10 @@ def convert(source: Path, path: Path, dtype: str, external_from: int) -> None:
         OSError: the disk has no room for it.
     """
     _require_room(source)
-    made = {"float16": _in_float16, "int8": _in_int8, "int4": _in_int4}[dtype](source)
-    model = ir.serde.deserialize_model(made)
+    if dtype == "int4":
+        in_blocks(model := ir.load(source))
+    else:
+        model = ir.serde.deserialize_model({"float16": _in_float16, "int8": _in_int8}[dtype](source))
     # The converters insert nodes where they fall, and leave types that no longer hold.
     forget_shapes(model)
     if dtype == "float16":
@@ -115,37 +115,3 @@ def _in_int8(source: Path) -> onnx.ModelProto:
     finally:
         root.setLevel(level)
     return onnx.load(target)
-
-
-def _in_int4(source: Path) -> onnx.ModelProto:
-    """The weights of products in 4 bits, a scale and a zero for each few; what goes into them stays in float32."""
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-
-    model = ir.load(source)
-    _turn_weights(model)
-    root = logging.getLogger("onnxruntime")
-    level = root.level
-    root.setLevel(logging.ERROR)  # it tells of each product
-    try:
-        made = MatMulNBitsQuantizer(ir.serde.serialize_model(model), bits=4, block_size=BLOCK, is_symmetric=False)
-        made.process()
-    finally:
-        root.setLevel(level)
-    held: onnx.ModelProto = made.model.model
-    return held
-
-
-def _turn_weights(model: ir.Model) -> None:
-    """Give each product its weight as it reads it: one that an embedding shares is turned in the graph."""
-    for node in [node for node in model.graph if node.op_type == "Transpose"]:
-        held = None if node.inputs[0] is None else node.inputs[0].const_value
-        readers = [use.node.op_type for use in node.outputs[0].uses()]
-        if held is None or {*readers} != {"MatMul"}:
-            continue
-        name = f"{held.name}_turned"
-        array = np.ascontiguousarray(held.numpy().transpose(node.attributes["perm"].as_ints()))
-        turned = ir.tensor(array, name=name)
-        value = ir.Value(name=name, const_value=turned, shape=ir.Shape(array.shape), type=ir.TensorType(turned.dtype))
-        model.graph.register_initializer(value)
-        ir.convenience.replace_all_uses_with(node.outputs[0], value)
-    common.RemoveUnusedNodesPass()(model)

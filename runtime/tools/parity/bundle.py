@@ -33,12 +33,17 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Node:
-    """One tapped node, or the answer: what people call it, what it computes, and its place in the model."""
+    """One tapped node, or the answer: what people call it, what it computes, and its place in the model.
+
+    Attributes:
+        rows: how many each request has; None for one a token, or the one of a pooled answer.
+    """
 
     name: str
     says: str
     place: str
     width: int
+    rows: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -183,11 +188,14 @@ def _exact(
         whole = held[f"{dtype}.{place}"].astype(np.float64)
         if whole.shape[1] != node.width:
             raise ValueError(f"{node.name} has {whole.shape[1]} columns and not {node.width}")
-        nodes.append(_per_request(whole, requests, node is not recording.nodes[-1] or recording.per_token))
+        per_token = node is not recording.nodes[-1] or recording.per_token
+        rows = node.rows if node.rows is not None else [one.length if per_token else 0 for one in requests]
+        nodes.append(_per_request(whole, rows))
     return nodes
 
 
-def _per_request(whole: Array, requests: Sequence[Encoded], per_token: bool) -> list[Array]:
-    if not per_token:
+def _per_request(whole: Array, rows: Sequence[int]) -> list[Array]:
+    """The rows of each request; of a pooled answer, which has none of its own, the one."""
+    if not any(rows):
         return list(whole)
-    return np.split(whole, np.cumsum([request.length for request in requests])[:-1])
+    return np.split(whole, np.cumsum(rows)[:-1])

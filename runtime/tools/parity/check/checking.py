@@ -9,12 +9,13 @@ from pathlib import Path
 from headrace.backends import backend as find_backend
 from headrace.backends.interface import Backend
 from headrace.errors import InputError, ParityError, TargetError
-from headrace.ir import Layout, Program
+from headrace.ir import Layout, Program, Task
 from headrace.lowering.pipeline import prepare
 from headrace.runtime.tools.parity.bundle import MODEL, Bundle, Node, read_bundle
 from headrace.runtime.tools.parity.check.findings import Reading, Result, Run
 from headrace.runtime.tools.parity.check.narrowing import narrow
 from headrace.runtime.tools.parity.environment import Environment, environment
+from headrace.runtime.tools.parity.record import generation
 from headrace.runtime.tools.parity.record.measure import columns, on_target, together
 from headrace.runtime.tools.parity.record.programs import Tracing, described, insert_taps, weights_digest
 from headrace.runtime.tools.parity.rule import Array, Noise, by_request, limit, rmse, stacked
@@ -113,7 +114,10 @@ def _notes(bundle: Bundle, analysed: Program) -> list[str]:
         ParityError: it has other nodes, so that nothing can be compared.
     """
     recorded = bundle.recording.nodes[:-1]
-    nodes = described(insert_taps(analysed, bundle.recording.task, Layout.PADDED))
+    if bundle.recording.task is Task.GENERATE:
+        nodes = list(generation.nodes_of(generation.defined(analysed), bundle.requests)[:-1])
+    else:
+        nodes = described(insert_taps(analysed, bundle.recording.task, Layout.PADDED))
     if [(one.name, one.width) for one in nodes] != [(one.name, one.width) for one in recorded]:
         raise ParityError(f"The model traced here has the nodes {_listed(nodes)}; recorded were {_listed(recorded)}.")
     differ = [(one, was) for one, was in zip(nodes, recorded, strict=True) if one.says != was.says]
@@ -133,14 +137,21 @@ def _listed(nodes: Sequence[Node]) -> str:
 
 def _run(bundle: Bundle, backend: Backend, dtype: str, analysed: Program) -> Run:
     recording, requests = bundle.recording, bundle.requests
+    if recording.task is Task.GENERATE:
+        return Run(dtype, Layout.CACHED, _readings(bundle, dtype, generation.on_target(analysed, backend, requests)))
     inside = insert_taps(analysed, recording.task, backend.layout)
     answer = prepare(analysed, recording.task, backend.layout)
     rows = columns(together(inside, requests, on_target(inside, backend)), inside)
     rows.append(together(answer, requests, on_target(answer, backend)))
-    held = zip(recording.nodes, rows, bundle.exact[dtype], recording.precision(dtype).noise, strict=True)
-    readings = tuple(reading(node, dtype, results, exacts, noise) for node, results, exacts, noise in held)
+    readings = _readings(bundle, dtype, rows)
     run = Run(dtype, inside.form.layout, readings)
     return run if run.passed else Run(dtype, inside.form.layout, readings, narrow(run, analysed, bundle, backend))
+
+
+def _readings(bundle: Bundle, dtype: str, rows: Sequence[Sequence[Array]]) -> tuple[Reading, ...]:
+    recording = bundle.recording
+    held = zip(recording.nodes, rows, bundle.exact[dtype], recording.precision(dtype).noise, strict=True)
+    return tuple(reading(node, dtype, results, exacts, noise) for node, results, exacts, noise in held)
 
 
 def reading(node: Node, dtype: str, results: Sequence[Array], exacts: Sequence[Array], noise: Noise) -> Reading:

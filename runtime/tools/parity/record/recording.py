@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from headrace.runtime.tools.parity.check.checking import measure_bundle
 from headrace.runtime.tools.parity.check.findings import Result
 from headrace.runtime.tools.parity.environment import Environment, environment
 from headrace.runtime.tools.parity.record.exact import exact_output
+from headrace.runtime.tools.parity.record.generation import by_definition, defined, grown, nodes_of, pieces_of
 from headrace.runtime.tools.parity.record.measure import alone, columns
 from headrace.runtime.tools.parity.record.programs import Tracing, described, insert_taps, round_weights, weights_digest
 from headrace.runtime.tools.parity.record.requests import draw
@@ -116,12 +118,12 @@ def _require(precisions: object, seed: object) -> None:
 
 
 def _task(analysed: Program, wish: str | None) -> Task:
-    """A task whose answer is one pass: what decodes answers a token at a time."""
+    """The wish, else the default; in place of a generation, which answers a token at a time, what is one pass."""
     chosen, _ = select(analysed, wish)
     if chosen is not None and not _in_one_pass(chosen) and wish is None:
         chosen, _ = select(analysed, Task.EMBED)
-    if chosen is None or not _in_one_pass(chosen):
-        raise ParityError(f"No answer can be compared: this version compares no {chosen or 'task'} of this model.")
+    if chosen is None:
+        raise ParityError("No answer can be compared: the model answers no task.")
     return chosen
 
 
@@ -153,6 +155,8 @@ def _carried(folder: Path, work: Path) -> bool:
 
 def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int = 0) -> Bundle:
     """The bundle of a model that was traced in float64 and in each precision, still without a name or a machine."""
+    if not _in_one_pass(task):
+        return _generated(exact, traced, seed)
     program, answer = insert_taps(exact.analysed, task, Layout.PADDED), prepare(exact.analysed, task)
     requests, output = draw(answer, seed), answer.signature.outputs[0]
     nodes = (*described(program), Node(task.value, f"the answer, {output.kind}", "", output.width))
@@ -169,6 +173,37 @@ def recorded(exact: Traced, traced: Mapping[str, Traced], task: Task, seed: int 
         "", task, None, None, nodes, tuple(precisions), Environment("", (), ()), output.kind in PER_TOKEN_OUTPUTS, False
     )
     return Bundle(recording, tuple(requests), held)
+
+
+def _generated(exact: Traced, traced: Mapping[str, Traced], seed: int) -> Bundle:
+    """The bundle of a generation: of each text the float64 model's own tokens, in every precision."""
+    program = defined(exact.analysed)
+    requests = tuple(grown(draw(exact.analysed, seed), partial(_logits, exact)))
+    nodes = nodes_of(program, requests)
+    held, precisions = dict[str, list[list[Array]]](), []
+    for dtype, one in traced.items():
+        held[dtype] = by_definition(program, requests, round_weights(one.analysed))
+        eager = _stepped(_logits(one, requests), requests)
+        if dtype == "float32":
+            _require_agreement(_stepped(_logits(exact, requests), requests), held[dtype][-1])
+        own = [*by_definition(defined(one.analysed), requests)[:-1], eager]
+        noises = tuple(noise(stacked(best), stacked(mine)) for best, mine in zip(held[dtype], own, strict=True))
+        require_numbers(dtype, nodes, noises)
+        precisions.append(Precision(dtype, weights_digest(one.behaviour.weights), noises))
+    recording = Recording(
+        "", Task.GENERATE, None, None, nodes, tuple(precisions), Environment("", (), ()), True, False
+    )  # fmt: skip
+    return Bundle(recording, requests, held)
+
+
+def _logits(traced: Traced, requests: Sequence[Encoded]) -> list[Array]:
+    """The eager model's, of each request alone and whole."""
+    return _answers(traced, traced.analysed, Task.GENERATE, requests)
+
+
+def _stepped(logits: Sequence[Array], requests: Sequence[Encoded]) -> list[Array]:
+    """Of the logits of whole texts those that the steps return."""
+    return [rows[np.cumsum(pieces_of(one)) - 1] for rows, one in zip(logits, requests, strict=True)]
 
 
 def _exact(
