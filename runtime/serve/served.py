@@ -5,17 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from headrace.errors import InputError
 from headrace.ir import Program, Task
 from headrace.runtime.model import CompiledModel
-from headrace.runtime.serve.batcher import Batcher, Job, Reading
+from headrace.runtime.serve.admission import Bodies, Spacing
+from headrace.runtime.serve.batcher import Batcher
+from headrace.runtime.serve.intake import Intake
+from headrace.runtime.serve.job import Job, Reading
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import Metrics
-from headrace.runtime.serve.refusals import Refusal
+from headrace.runtime.serve.refusals import Overloaded, Refusal
 from headrace.runtime.serve.stepper import Stepper
 from headrace.tasks import answering
+
+# Bodies of the longest that are accepted are read at once at most.
+BODIES = 16
 
 
 @dataclass
@@ -32,7 +38,7 @@ class Served:
     limits: Limits
     metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
-    _batchers: dict[Task, Batcher] = field(default_factory=dict)
+    _intakes: dict[Task, Intake] = field(default_factory=dict)
     _stepper: Stepper | None = None
 
     @property
@@ -58,16 +64,17 @@ class Served:
         self.model.engine.require(Task.EMBED)
         return answering(self.program, Task.EMBED).width
 
-    def batcher(self, task: Task) -> Batcher:
+    def intake(self, task: Task) -> Intake:
         """What answers a task but generate.
 
         Raises:
             TaskNotEnabledError: the model does not enable it.
         """
-        if task not in self._batchers:
-            call = self.model.call(task)
-            self._batchers[task] = Batcher(call, self.limits, self.metrics.task(self.name, task))
-        return self._batchers[task]
+        if task not in self._intakes:
+            call, metrics = self.model.call(task), self.metrics.task(self.name, task)
+            runner = partial(Batcher, call, self.limits, metrics)
+            self._intakes[task] = Intake(call, self.limits, metrics, runner)
+        return self._intakes[task]
 
     @property
     def stepper(self) -> Stepper:
@@ -81,15 +88,27 @@ class Served:
             self._stepper = Stepper(call, self.limits, self.metrics.task(self.name, Task.GENERATE))
         return self._stepper
 
+    def require_room(self, task: Task) -> None:
+        """Refuse one more request of a task where too many wait.
+
+        Raises:
+            Overloaded: they do.
+        """
+        if task is Task.GENERATE:
+            if self._stepper is not None:
+                self._stepper.admission.require_room()
+        elif (intake := self._intakes.get(task)) is not None:
+            intake.admission.require_room()
+
     async def read(self, task: Task, texts: Sequence[str | tuple[str, ...]], reading: Reading) -> Job:
         """The raw rows of some texts or pairs, which are checked against the limits first."""
         self.limits.require([text if isinstance(text, str) else max(text, key=len) for text in texts])
-        return await self.batcher(task).answer(texts, reading)
+        return await self.intake(task).answer(texts, reading)
 
     def close(self) -> None:
         """Answer what is there, and end the threads."""
-        for batcher in self._batchers.values():
-            batcher.close()
+        for intake in self._intakes.values():
+            intake.close()
         if self._stepper is not None:
             self._stepper.close()
 
@@ -106,6 +125,7 @@ class Models(Mapping[str, Served]):
         if not models:
             raise InputError("There is no model to serve. Name one or more.")
         self.limits, self.metrics = limits, metrics
+        self.spacing, self.bodies = Spacing(), Bodies(BODIES * limits.body)
         self._served = {name: Served(name, model, limits, metrics) for name, model in models.items()}
 
     def __getitem__(self, name: str) -> Served:
@@ -139,6 +159,25 @@ class Models(Mapping[str, Served]):
             return able[0]
         which = ", ".join(one.name for one in able) or f"none of {', '.join(self)}"
         raise Refusal(400, f'{which} could answer {" or ".join(tasks)}. Name the model: "model": "...".')
+
+    def require_room(self, tasks: Sequence[Task]) -> None:
+        """Refuse a request of one of the tasks before its body says of which model, where none has room.
+
+        Raises:
+            Overloaded: says when to come again.
+        """
+        full: Overloaded | None = None
+        for one in self._served.values():
+            for task in tasks:
+                try:
+                    one.require_room(task)
+                except Overloaded as error:
+                    full = error
+                else:
+                    if task in one.model.tasks:
+                        return
+        if full is not None:
+            raise full
 
     def close(self) -> None:
         """End all threads."""
