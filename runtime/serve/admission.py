@@ -14,7 +14,7 @@ from headrace.runtime.serve.refusals import Overloaded, Refusal
 # How much the last answers count in what a text takes.
 NEWEST = 0.1
 # Refusals a second, and how many come at once before they are spaced out.
-REFUSALS, AT_ONCE = 500, 50
+REFUSALS, AT_ONCE = 1000, 100
 # Seconds that one waits at most.
 PATIENCE = 5.0
 
@@ -22,8 +22,8 @@ PATIENCE = 5.0
 class Admission:
     """The requests of one task that wait or run, and how fast they are answered. It is the event loop's alone."""
 
-    def __init__(self, limits: Limits, gauge: Gauge) -> None:
-        """Nothing waits."""
+    def __init__(self, limits: Limits, gauge: Gauge | None = None) -> None:
+        """Nothing waits. What does is set on a gauge, where it is not counted elsewhere."""
         self._limits, self._gauge = limits, gauge
         self._held, self._texts, self._pace = 0, 0, 0.0
         self._last: float | None = None
@@ -63,7 +63,8 @@ class Admission:
     def _count(self, requests: int, texts: int) -> None:
         self._held += requests
         self._texts += texts
-        self._gauge.set(self._held)
+        if self._gauge is not None:
+            self._gauge.set(self._held)
 
 
 class Spacing:

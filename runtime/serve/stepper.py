@@ -8,16 +8,15 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
 from headrace.runtime.generate.generation import Generation, TokenLogprob
 from headrace.runtime.serve.admission import Admission
-from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import TaskMetrics
 from headrace.runtime.tasks.generate import Begun, begin, submit
 from headrace.runtime.tasks.interface import Call
@@ -107,15 +106,31 @@ class Stream:
             yield Part(begun.place, answer.index, text, known, answer.generation() if over else None)
 
 
+class Answers(Protocol):
+    """What generates, here or in another process; `Stepper` says what each does."""
+
+    admission: Admission
+
+    def answers(
+        self, prompts: Any, template: Mapping[str, Any] | None, options: Mapping[str, Any], tells: bool
+    ) -> AbstractAsyncContextManager[Any]:
+        """A `Stream`, or what is read as one."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
 class Stepper:
     """The answers of one model. One thread submits, steps and tells; nothing else touches its loop."""
 
-    def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics) -> None:
+    def __init__(self, call: Call, metrics: TaskMetrics, admission: Admission) -> None:
         """Begin to wait."""
         self._call, self._metrics = call, metrics
         self._inbox: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
         self._streams: list[Stream] = []
-        self.admission = Admission(limits, metrics.queue)
+        self.admission = admission
         self._callers = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
