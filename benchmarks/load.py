@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--path", default="/embed")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="take the bodies at I, I + N, ...")
+    parser.add_argument("--ramp", type=float, default=0.0, help="seconds in which the clients begin, one after another")
     parser.add_argument("--again", default="told", help="seconds after a 429; told: as Retry-After says")
     parser.add_argument("--answers", type=Path, help="where to write each answer, behind its body's place")
     given = parser.parse_args()
@@ -61,8 +62,8 @@ class Load:
         print("ready", flush=True)
         sys.stdin.readline()
         began, processor, self.left = time.perf_counter(), time.process_time(), len(made)
-        for client in made:
-            client.next()
+        for place, client in enumerate(made):
+            loop.call_later(self.given.ramp * place / len(made), client.next)
         await self.over.wait()
         if self.answers:
             self.answers.close()

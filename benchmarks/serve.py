@@ -214,11 +214,18 @@ class Load:
         """Of the server."""
         return ("--workers", str(self.given.workers)) if self.given.workers else ()
 
-    def __call__(self, server: Server, texts: list[Any], clients: int, again: str = "told") -> Measured:
-        """Ask all, so many at once; who is told to come again does so as it is told, or after so many seconds."""
+    def __call__(
+        self, server: Server, texts: list[Any], clients: int, again: str = "told", ramp: float = 0.0
+    ) -> Measured:
+        """Ask all, so many at once; who is told to come again does so as it is told, or after so many seconds.
+
+        Args:
+            ramp: seconds in which the clients begin, one after another.
+        """
         bodies, count = self.scratch / "bodies", min(self.given.processes, clients)
         bodies.write_text("".join(f"{self._body(text)}\n" for text in texts))
         command = [sys.executable, str(LOAD), server.host, str(server.port), str(bodies), "--again", again]
+        command += ["--ramp", str(ramp)]
         command += ["--path", "/v1/embeddings" if self.given.ids else "/embed"]
         started = [
             subprocess.Popen(
@@ -307,22 +314,22 @@ def beside_the_list(saved: str, model: Any, texts: list[Any], load: Load) -> Non
 
 
 def overloaded(saved: str, texts: list[Any], load: Load) -> None:
-    """Ten times the clients, at a queue of one and a half times those that were served well.
+    """Ten times the clients, at a queue of those that were served well.
 
-    Clients that come again as they are told, then ones that come again in the time of an answer, whatever they are
-    told: together they ask ten times as often as is answered. The last come again at once.
+    They begin as fast as requests were answered, and ask for several answers each. Clients that come again as they are
+    told; then ones that come again in the time of an answer, whatever they are told: together they ask ten times as
+    often as is answered. The last come again at once.
     """
     clients = load.given.clients
     some = texts[: max(256, len(texts) // 4)]
-    # A crowd's first requests come all at once: what counts is how it goes on.
     waves = (some * -(-WAVES * 10 * clients // len(some)))[: max(len(some), WAVES * 10 * clients)]
-    with serving(saved, "--queue", str(clients * 3 // 2), *load.options) as server:
+    with serving(saved, "--queue", str(clients), *load.options) as server:
         load(server, some[:256], clients)
         calm = load(server, some, clients)
         print(f"{clients} clients: {calm.rate:.1f} texts/s, p50 {calm.at(50):.1f} ms, p99 {calm.at(99):.1f} ms")
         kinds = {"as told": "told", "in the time of an answer": str(clients / calm.rate), "at once": "0"}
         for name, again in kinds.items():
-            crowd = load(server, waves, 10 * clients, again)
+            crowd = load(server, waves, 10 * clients, again, ramp=10 * clients / calm.rate)
             print(
                 f"{10 * clients} clients that come again {name}: {crowd.refused} times 429; p99 of what was accepted "
                 f"{crowd.at(99):.1f} ms, {crowd.at(99) / calm.at(99):.2f} of the calm one; throughput "
