@@ -1,26 +1,29 @@
 """The server under load, beside the list API in the same run: latency, throughput, overload, memory.
 
     python benchmarks/serve.py [MODEL] [--target cpu] [--clients 64] [--requests 10000] [--memory 0]
+    python benchmarks/serve.py --shape bert-base --target cuda --tokens 16 --clients 256 --workers 8 --requests 200000
 
-MODEL embeds, and may be what `headrace compile` wrote; else it is MiniLM with its real weights. Each client sends a
-text of its own, waits for the answer, and sends the next. Throughput is compared over wall time, and over the processor
-time of the process that embeds: clients on the same cores take from the first and not from the second. The list API
-answers as many texts a call as there are clients.
+MODEL embeds, and may be what `headrace compile` wrote; else it is MiniLM with its real weights, or with --shape random
+weights of a real shape. Each client sends a text of its own, waits for the answer, and sends the next (`load.py`, in
+processes of their own). Throughput is compared over wall time, and over the processor time of the processes that
+embed: clients on the same cores take from the first and not from the second. The list API answers as many texts a call
+as there are clients.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import base64
 import json
 import os
 import random
 import re
+import string
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,36 +36,90 @@ from headrace.examples import folder
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-# So long a client that is told to come again waits where nothing else is said.
-AGAIN = 0.05
 # Requests of each client of a crowd.
 WAVES = 5
+LOAD = Path(__file__).with_name("load.py")
 
 
 def main() -> None:
     given = _arguments()
-    source = given.model or str(folder("minilm"))
-    saved = (Path(source) / "headrace.json").is_file()
-    model = headrace.load(source) if saved else headrace.compile(source, target=given.target)
-    texts = prose(given.requests)
-    print(f"{model.target}, {model.dtype}; {len(texts)} texts, {given.clients} clients, {os.cpu_count()} cores")
+    model, texts = _model(given), _texts(given)
+    print(
+        f"{model.target}, {model.dtype}; {len(texts)} requests, {given.clients} clients in {given.processes} "
+        f"processes, {given.workers} workers, {os.cpu_count()} cores"
+    )
     with tempfile.TemporaryDirectory() as scratch:
         saved = str(model.save(Path(scratch) / "model"))
-        beside_the_list(saved, model, texts, given)
-        overloaded(saved, texts, given)
+        load = Load(given, Path(scratch))
+        if "list" in given.only:
+            beside_the_list(saved, model, texts, load)
+        if "overload" in given.only:
+            overloaded(saved, texts, load)
         if given.memory:
-            flat(saved, given)
+            flat(saved, load)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
+    parser.add_argument("--shape", help="random weights of bert-base, or another shape of embedding/workload.py")
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--processes", type=int, default=1 if (os.cpu_count() or 1) < 8 else 4, help="of the clients")
+    parser.add_argument("--workers", type=int, default=0, help="of the server")
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int, default=0, help="of each text; 0 takes prose of mixed lengths")
+    parser.add_argument("--ids", action="store_true", help="send token ids in place of texts")
     parser.add_argument("--parts", type=int, default=4, help="in which list and server take turns")
+    parser.add_argument("--only", nargs="*", default=["list", "overload"], choices=["list", "overload"])
     parser.add_argument("--memory", type=int, default=0, help="requests over which memory is watched; 0 leaves it out")
     return parser.parse_args()
+
+
+def _model(given: argparse.Namespace) -> Any:
+    if given.shape:
+        return _shaped(given.shape, given.target)
+    source = given.model or str(folder("minilm"))
+    saved = (Path(source) / "headrace.json").is_file()
+    return headrace.load(source) if saved else headrace.compile(source, target=given.target).warm()
+
+
+def _shaped(name: str, target: str) -> Any:
+    """Random weights of a shape, in bfloat16 on a GPU, and a tokenizer that reads `words`."""
+    import torch
+    import transformers
+    from embedding.workload import SHAPES
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    shape, vocabulary = SHAPES[name], ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words()]
+    library = Tokenizer(models.WordPiece({word: at for at, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=library, model_max_length=512, mask_token="[MASK]", **special
+    )
+    torch.manual_seed(0)
+    dtype = torch.float32 if target == "cpu" else torch.bfloat16
+    config = getattr(transformers, shape.config)(**shape.sizes)
+    module = transformers.AutoModel.from_config(config, dtype=dtype).eval()
+    return headrace.compile(module, target=target, tokenizer=tokenizer, pooling=shape.pooling).warm()
+
+
+def words() -> list[str]:
+    """The same 20,000 words each time."""
+    chance = random.Random(3)
+    return sorted({"".join(chance.choices(string.ascii_lowercase, k=chance.randint(3, 9))) for _ in range(20_000)})
+
+
+def _texts(given: argparse.Namespace) -> list[Any]:
+    if given.ids:
+        chance = np.random.default_rng(0)
+        return [chance.integers(5, 20_000, given.tokens or 16).tolist() for _ in range(given.requests)]
+    if not given.tokens:
+        return prose(given.requests)
+    drawn, known = random.Random(7), words()
+    return [" ".join(drawn.choices(known, k=given.tokens - 2)) for _ in range(given.requests)]
 
 
 def prose(count: int) -> list[str]:
@@ -85,22 +142,28 @@ class Measured:
     Attributes:
         seconds: of each that was answered.
         wall: of all together.
-        processor: what the process that embeds took.
+        processor: what the processes that embed took; `clients` is what those of the clients did.
         refused: how often a client was told to come again.
     """
 
     seconds: list[float] = field(default_factory=list)
     wall: float = 0.0
     processor: float = 0.0
+    clients: float = 0.0
     refused: int = 0
 
     def at(self, percent: float) -> float:
         """A percentile of the latencies, in milliseconds."""
         return 1000 * float(np.percentile(self.seconds, percent))
 
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return len(self.seconds) / self.wall
+
 
 class Server:
-    """`headrace serve` as a process of its own."""
+    """`headrace serve` as a process of its own, with those that it starts."""
 
     def __init__(self, saved: str, *options: str) -> None:
         command = [sys.executable, "-m", "headrace.runtime.tools.cli", "serve", saved, "--port", "0", *options]
@@ -113,15 +176,20 @@ class Server:
         self.host, self.port = found[1], int(found[2])
 
     @property
+    def _processes(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [self.process.pid, *map(int, children)]
+
+    @property
     def processor(self) -> float:
         """Seconds of processor time so far."""
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(stat[11]) + int(stat[12])) / TICKS
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._processes]
+        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
 
     @property
     def resident(self) -> float:
         """MiB in memory."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / (1 << 20)
+        return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._processes) * PAGE / (1 << 20)
 
 
 @contextmanager
@@ -134,62 +202,78 @@ def serving(saved: str, *options: str) -> Iterator[Server]:
         made.process.wait()
 
 
-class Client:
-    """One connection."""
+@dataclass
+class Load:
+    """Clients, in processes of their own."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._streams: Any = None
+    given: argparse.Namespace
+    scratch: Path
 
-    async def open(self) -> None:
-        """Connect, which is no part of a request's time."""
-        self._streams = await asyncio.open_connection(self._server.host, self._server.port)
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of the server."""
+        return ("--workers", str(self.given.workers)) if self.given.workers else ()
 
-    async def ask(self, body: bytes) -> tuple[int, bytes]:
-        """The status and body of an answer."""
-        reader, writer = self._streams
-        lines = ("POST /embed HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {len(body)}")
-        writer.write("\r\n".join((*lines, "", "")).encode() + body)
-        told = (await reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(re.search(rb"content-length: (\d+)", told)[1])  # type: ignore[index]
-        return int(told.split(None, 2)[1]), await reader.readexactly(length)
+    def __call__(
+        self, server: Server, texts: list[Any], clients: int, again: str = "told", ramp: float = 0.0
+    ) -> Measured:
+        """Ask all, so many at once; who is told to come again does so as it is told, or after so many seconds.
 
-    def close(self) -> None:
-        self._streams[1].close()
+        Args:
+            ramp: seconds in which the clients begin, one after another.
+        """
+        bodies, count = self.scratch / "bodies", min(self.given.processes, clients)
+        bodies.write_text("".join(f"{self._body(text)}\n" for text in texts))
+        command = [sys.executable, str(LOAD), server.host, str(server.port), str(bodies), "--again", again]
+        command += ["--ramp", str(ramp)]
+        command += ["--path", "/v1/embeddings" if self.given.ids else "/embed"]
+        started = [
+            subprocess.Popen(
+                [*command, "--clients", str(len(range(part, clients, count))), "--part", str(part), str(count),
+                 "--answers", str(self.scratch / f"answers{part}")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for part in range(count)
+        ]  # fmt: skip
+        for one in started:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "ready\n", "the clients do not connect"
+        found, began, processor = Measured(), time.perf_counter(), server.processor
+        for one in started:
+            assert one.stdin is not None
+            one.stdin.write("\n")
+            one.stdin.flush()
+        for one in started:
+            told = json.loads(one.communicate()[0])
+            found.seconds += told["seconds"]
+            found.refused += told["refused"]
+            found.clients += told["processor"]
+            found.wall = max(found.wall, told["wall"])
+        found.processor = server.processor - processor
+        assert len(found.seconds) == len(texts), f"{len(found.seconds)} of {len(texts)} were answered"
+        assert time.perf_counter() - began >= found.wall
+        return found
+
+    def answers(self, count: int) -> np.ndarray[Any, Any]:
+        """The vectors of the last load, in the order of its texts."""
+        lines = [line for path in self.scratch.glob("answers*") for line in path.read_bytes().splitlines()]
+        found = {int(place): _vector(body) for place, _, body in (line.partition(b" ") for line in lines)}
+        return np.stack([found[place] for place in range(count)])
+
+    def _body(self, text: Any) -> str:
+        if self.given.ids:
+            return json.dumps({"input": text, "encoding_format": "base64", "normalize": True})
+        return json.dumps({"inputs": text, "truncate": True})
 
 
-async def load(
-    server: Server, bodies: list[bytes], clients: int, seen: Callable[[int, bytes], None] | None = None,
-    again: float = AGAIN,
-) -> Measured:  # fmt: skip
-    """Ask all, so many at once; who is told to come again does after so many seconds."""
-    found, left = Measured(), iter(enumerate(bodies))
-
-    async def work(client: Client) -> None:
-        for place, body in left:
-            while True:
-                began = time.perf_counter()
-                status, answer = await client.ask(body)
-                if status != 429:
-                    break
-                found.refused += 1
-                await asyncio.sleep(again)
-            assert status == 200, answer
-            found.seconds.append(time.perf_counter() - began)
-            if seen is not None:
-                seen(place, answer)
-        client.close()
-
-    connected = [Client(server) for _ in range(clients)]
-    for client in connected:
-        await client.open()
-    began, processor = time.perf_counter(), server.processor
-    await asyncio.gather(*map(work, connected))
-    found.wall, found.processor = time.perf_counter() - began, server.processor - processor
-    return found
+def _vector(answer: bytes) -> np.ndarray[Any, Any]:
+    found = json.loads(answer)
+    if isinstance(found, dict):
+        return np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
+    return np.asarray(found[0], np.float32)
 
 
-def listed(model: Any, texts: list[str], clients: int) -> tuple[Measured, np.ndarray[Any, Any]]:
+def listed(model: Any, texts: list[Any], clients: int) -> tuple[Measured, np.ndarray[Any, Any]]:
     """The same texts by the list API, so many a call."""
     found, rows, processor = Measured(), [], time.process_time()
     began = time.perf_counter()
@@ -199,23 +283,23 @@ def listed(model: Any, texts: list[str], clients: int) -> tuple[Measured, np.nda
     return found, np.concatenate(rows)
 
 
-def beside_the_list(saved: str, model: Any, texts: list[str], given: argparse.Namespace) -> None:
+def beside_the_list(saved: str, model: Any, texts: list[Any], load: Load) -> None:
     """Turn by turn, so that what else the machine does meets both."""
+    clients = load.given.clients
     by_list, by_server, worst = Measured(), Measured(), 0.0
-    parts = [texts[place :: given.parts] for place in range(given.parts)]
-    listed(model, texts[:256], given.clients)
-    with serving(saved) as server:
-        asyncio.run(load(server, bodies_of(texts[:256]), given.clients))
+    parts = [texts[place :: load.given.parts] for place in range(load.given.parts)]
+    first = texts[: 4 * clients]
+    listed(model, first, clients)
+    with serving(saved, *load.options) as server:
+        load(server, first, clients)
         for part in parts:
-            one, wanted = listed(model, part, given.clients)
-            got: dict[int, np.ndarray[Any, Any]] = {}
-            two = asyncio.run(
-                load(server, bodies_of(part), given.clients, lambda at, answer: got.update({at: vector(answer)}))  # noqa: B023
-            )
-            worst = max(worst, *(float(abs(got[at] - row).max()) for at, row in enumerate(wanted)))
+            one, wanted = listed(model, part, clients)
+            two = load(server, part, clients)
+            worst = max(worst, float(np.abs(load.answers(len(part)) - wanted).max()))
             for total, more in ((by_list, one), (by_server, two)):
                 total.wall += more.wall
                 total.processor += more.processor
+                total.clients += more.clients
             by_server.seconds += two.seconds
     count = len(texts)
     print(f"answers differ from the list API's by {worst:.1e} at most")
@@ -223,46 +307,43 @@ def beside_the_list(saved: str, model: Any, texts: list[str], given: argparse.Na
         print(f"{name:9} {count / one.wall:8.1f} texts/s of wall time, {count / one.processor:8.1f} of processor time")
     print(
         f"the server's throughput is {by_list.wall / by_server.wall:.2f} of the list API's by wall time, "
-        f"{by_list.processor / by_server.processor:.2f} by processor time"
+        f"{by_list.processor / by_server.processor:.2f} by processor time; the clients took "
+        f"{by_server.clients / by_server.wall:.2f} cores"
     )
-    print(f"latency at {given.clients} clients: p50 {by_server.at(50):.1f} ms, p99 {by_server.at(99):.1f} ms")
+    print(f"latency at {clients} clients: p50 {by_server.at(50):.1f} ms, p99 {by_server.at(99):.1f} ms")
 
 
-def overloaded(saved: str, texts: list[str], given: argparse.Namespace) -> None:
-    """Ten times the clients, at a queue of one and a half times those that were served well.
+def overloaded(saved: str, texts: list[Any], load: Load) -> None:
+    """Ten times the clients, at a queue of those that were served well.
 
-    Together they ask ten times as often as is answered: they come again whatever they are told, so that the load stays.
+    They begin as fast as requests were answered, and ask for several answers each. Clients that come again as they are
+    told; then ones that come again in the time of an answer, whatever they are told: together they ask ten times as
+    often as is answered. The last come again at once.
     """
-    bodies = bodies_of(texts[: max(256, len(texts) // 4)])
-    # A crowd's first requests come all at once: what counts is how it goes on.
-    waves = bodies * -(-WAVES * 10 * given.clients // len(bodies))
-    with serving(saved, "--queue", str(given.clients * 3 // 2)) as server:
-        asyncio.run(load(server, bodies[:256], given.clients))
-        calm = asyncio.run(load(server, bodies, given.clients))
-        again = given.clients * calm.wall / len(bodies)
-        crowd = asyncio.run(load(server, waves, 10 * given.clients, again=again))
-    print(
-        f"overload: {10 * given.clients} clients, {crowd.refused} times 429; p99 of what was accepted "
-        f"{crowd.at(99):.1f} ms, {crowd.at(99) / calm.at(99):.2f} of {calm.at(99):.1f} ms at {given.clients} clients; "
-        f"throughput {calm.wall / len(bodies) * len(waves) / crowd.wall:.2f} of theirs"
-    )
+    clients = load.given.clients
+    some = texts[: max(256, len(texts) // 4)]
+    waves = (some * -(-WAVES * 10 * clients // len(some)))[: max(len(some), WAVES * 10 * clients)]
+    with serving(saved, "--queue", str(clients), *load.options) as server:
+        load(server, some[:256], clients)
+        calm = load(server, some, clients)
+        print(f"{clients} clients: {calm.rate:.1f} texts/s, p50 {calm.at(50):.1f} ms, p99 {calm.at(99):.1f} ms")
+        kinds = {"as told": "told", "in the time of an answer": str(clients / calm.rate), "at once": "0"}
+        for name, again in kinds.items():
+            crowd = load(server, waves, 10 * clients, again, ramp=10 * clients / calm.rate)
+            print(
+                f"{10 * clients} clients that come again {name}: {crowd.refused} times 429; p99 of what was accepted "
+                f"{crowd.at(99):.1f} ms, {crowd.at(99) / calm.at(99):.2f} of the calm one; throughput "
+                f"{crowd.rate / calm.rate:.2f} of the calm one",
+                flush=True,
+            )
 
 
-def flat(saved: str, given: argparse.Namespace) -> None:
+def flat(saved: str, load: Load) -> None:
     """Memory of the server over many requests of short texts."""
-    body = bodies_of(["a cat"])
-    with serving(saved) as server:
+    with serving(saved, *load.options) as server:
         for part in range(11):
-            asyncio.run(load(server, body * (given.memory // 10 if part else 2000), given.clients))
-            print(f"after {part * (given.memory // 10):7} requests: {server.resident:.1f} MiB")
-
-
-def bodies_of(texts: list[str]) -> list[bytes]:
-    return [json.dumps({"inputs": text, "truncate": True}).encode() for text in texts]
-
-
-def vector(answer: bytes) -> np.ndarray[Any, Any]:
-    return np.asarray(json.loads(answer)[0], np.float32)
+            load(server, ["a cat"] * (load.given.memory // 10 if part else 2000), load.given.clients)
+            print(f"after {part * (load.given.memory // 10):7} requests: {server.resident:.1f} MiB", flush=True)
 
 
 if __name__ == "__main__":

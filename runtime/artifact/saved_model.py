@@ -50,13 +50,13 @@ def save(model: CompiledModel, folder: str | Path, tokenizer: Any) -> Path:
             name = f"{key}{model.engine.backend.suffix}"
             lane.executable.save(work / name)
             lanes[str(key)] = {"file": name, "program": encode(lane.program.placeless())}
-        kept = _keep_tokenizer(work, tokenizer, alone=model.program.facts.text.chat is None)
+        kept = keep_tokenizer(work, tokenizer, alone=model.program.facts.text.chat is None)
         decided = facts(model, model.engine.backend) | {"lanes": lanes, "tokenizer": kept, "export": None}
         remember(work, write_manifest(work, decided))
     return place
 
 
-def _keep_tokenizer(work: Path, tokenizer: Any, alone: bool) -> dict[str, Any] | None:
+def keep_tokenizer(work: Path, tokenizer: Any, alone: bool) -> dict[str, Any] | None:
     """Write a tokenizer, and say how it is read.
 
     Args:
@@ -117,7 +117,7 @@ def _read(folder: Path, target: str, trust: bool | None, device: Any) -> Compile
         state = state_class(program)
         lanes = {key: _lane(folder, key, manifest, backend, program, state) for key in manifest["lanes"]}
         return CompiledModel(
-            program, backend, _tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
+            program, backend, kept_tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
             max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes, state=state,
         )  # fmt: skip
 
@@ -257,7 +257,7 @@ def _check_libraries(folder: Path, libraries: Any) -> None:
             )
 
 
-def _tokenizer(folder: Path, held: Mapping[str, Any] | None) -> Any:
+def kept_tokenizer(folder: Path, held: Mapping[str, Any] | None) -> Any:
     """The saved tokenizer: by its file alone where that was found to be exact, else by transformers."""
     if held is None:
         return None

@@ -17,6 +17,8 @@ from headrace.runtime.text.encoded import Tokens
 Rows = Sequence[NDArray[Any]] | NDArray[Any]
 # Padded lengths: fine steps where padding would cost most of a row, coarse ones where there are few sequences.
 FINE, COARSE, FROM = 8, 64, 256
+# A step is padded by at most its tokens over this: a further step costs about as much as so many tokens.
+PADDED = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +69,12 @@ def plan(
     # The widest first; of one width, the caller's first.
     order = np.argsort(-widths, kind="stable")
     widths = widths[order]
-    begin = 0
+    begin, most = 0, step_tokens // PADDED if exact else 0
     while begin < len(order):
         widest = int(widths[begin])
         size = min(max(1, budget // widest), batch_size or len(order))
-        alike = len(order) if exact else int(np.searchsorted(-widths, -widest, "right"))
-        end = min(begin + size, alike)
+        padding = (widest - widths[begin : begin + size]).cumsum()
+        end = begin + int(np.searchsorted(padding, most, "right"))
         yield Step(order[begin:end], widest)
         begin = end
 

@@ -21,7 +21,7 @@ from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import CONTENT_TYPE, Metrics
 from headrace.runtime.serve.refusals import Dialect, Refusal, written
 from headrace.runtime.serve.routes import chat, completions, embeddings, labels, ranking, tei
-from headrace.runtime.serve.served import Models
+from headrace.runtime.serve.served import Models, Runs
 
 Answer = Callable[[Request], Awaitable[Response]]
 ROUTES = (
@@ -35,18 +35,20 @@ def make_app(
     *,
     keys: Iterable[str] = (),
     origins: Iterable[str] = (),
+    runs: Runs | None = None,
 ) -> ASGIApp:
     """An application that serves compiled models under these names.
 
     Args:
         keys: of which a request must bring one, where there are any.
         origins: pages of which browsers may ask; `*` stands for all.
+        runs: what runs the models; None does so in this process.
 
     Raises:
         InputError: there is no model.
     """
     metrics = Metrics()
-    served = Models(models, limits or Limits(), metrics)
+    served = Models(models, limits or Limits(), metrics, runs)
     endpoints = [Endpoint(route, served) for route in ROUTES]
     made = Starlette(
         routes=[*map(_path, endpoints), *_plain(metrics)],

@@ -1,84 +1,38 @@
-"""Requests of many callers to one task of a model: each is read and checked alone, then runs beside the others."""
+"""Jobs of many callers to one task of a model: each runs beside the others."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.runtime.engine.engine import Array
+from headrace.runtime.engine.padded_batch import Rows
+from headrace.runtime.serve.intake import Over, Settle
+from headrace.runtime.serve.job import NO_ROW, Job
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import TaskMetrics
-from headrace.runtime.serve.refusals import Overloaded
 from headrace.runtime.tasks.interface import Call
-from headrace.runtime.text.encoded import Encoded
-from headrace.runtime.text.prefetch import WHOLE
 
 log = logging.getLogger("headrace.serve")
 # Tokens of a batch on targets whose own steps are smaller: like lengths can then share a step.
 FULL = 4096
-# How much the last batch counts in what a text takes.
-NEWEST = 0.1
-NO_ROW: Array = np.empty(0, np.float32)  # until it is there
-
-
-class Reading(NamedTuple):
-    """How texts are read: those that are read alike are read together."""
-
-    pairs: bool = False
-    prompt: str | None = None
-    truncate: bool = False
-    offsets: bool = False
-    ids: bool = False
-
-
-@dataclass(eq=False)
-class Job:
-    """One request.
-
-    Attributes:
-        texts: texts, pairs or lists of ids, as `reading` says.
-        done: set in the loop of the caller, once `rows` are there.
-        encoded: the texts as tokens.
-        rows: the raw output of each.
-        begun: how many of them the target was given.
-        left: how many of them have no row.
-    """
-
-    texts: Sequence[Any]
-    reading: Reading
-    done: asyncio.Future[None]
-    arrived: float = field(default_factory=time.monotonic)
-    encoded: list[Encoded] = field(default_factory=list)
-    rows: list[Array] = field(default_factory=list)
-    begun: int = 0
-    left: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Of all texts."""
-        return sum(one.length for one in self.encoded)
 
 
 class Piece(NamedTuple):
     """Some of a job's texts, by their places."""
 
     job: Job
-    places: range
+    places: Sequence[int]
 
-    @property
-    def encoded(self) -> list[Encoded]:
-        """The texts."""
-        return self.job.encoded[self.places.start : self.places.stop]
+    def left(self) -> Piece:
+        """Those that have no row."""
+        return Piece(self.job, [place for place in self.places if self.job.rows[place] is NO_ROW])
 
 
 class Gathering:
@@ -127,8 +81,8 @@ class Gathering:
         room, again = self._full, list[Job]()
         while self._jobs and room > 0:
             job = self._jobs.popleft()
-            if job.done.done():
-                continue  # its caller left
+            if job.gone:
+                continue
             begin = job.begun
             while job.begun < len(job.encoded) and room > 0:
                 room -= job.encoded[job.begun].length
@@ -140,137 +94,63 @@ class Gathering:
 
 
 class Batcher:
-    """One task of one model. A thread reads what comes, another runs what is read."""
+    """One task of one model. A thread runs what is read, and tells of each job as soon as its last row is there."""
 
-    def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics) -> None:
-        """Begin to wait."""
-        self._call, self._limits, self._metrics = call, limits, metrics
-        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics, settle: Settle) -> None:
+        """Begin to wait. `settle` is told, on the thread, which jobs are over."""
+        self._call, self._metrics, self._settle = call, metrics, settle
         self._full = max(FULL, call.engine.backend.step_tokens)
         self._gathering = Gathering(self._full, limits.delay)
-        self._loop = asyncio.get_running_loop()
-        self._held, self._texts, self._pace = 0, 0, 0.0
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._run)]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    async def answer(self, texts: Sequence[Any], reading: Reading) -> Job:
-        """The job of some texts, once its rows are there. Who is cancelled while it waits takes it back.
-
-        Raises:
-            Overloaded: too many wait.
-            Exception: what is wrong with these texts, or what the target raised.
-        """
-        if self._held >= self._limits.queue:
-            raise Overloaded(self._held, max(1, math.ceil(self._texts * self._pace)))
-        job = Job(texts, reading, self._loop.create_future())
-        self._count(1, len(texts))
-        try:
-            self._inbox.put(job)
-            await job.done
-        finally:
-            self._count(-1, -len(texts))
-        self._metrics.tokens.inc(job.tokens)
-        return job
-
-    def close(self) -> None:
-        """Run what is there, and end the threads."""
-        self._inbox.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def _count(self, jobs: int, texts: int) -> None:
-        self._held += jobs
-        self._texts += texts
-        self._metrics.queue.set(self._held)
-
-    def _read(self) -> None:
-        while (first := self._inbox.get()) is not None:
-            jobs, last = self._drained(first)
-            alike: dict[Reading, list[Job]] = {}
-            for job in jobs:
-                alike.setdefault(job.reading, []).append(job)
-            for together in alike.values():
-                self._read_alike(together)
-            if last:
-                break
-        self._gathering.close()
-
-    def _drained(self, first: Job) -> tuple[list[Job], bool]:
-        """What has come, and whether no more is to come."""
-        jobs: list[Job] = [first]
-        try:
-            while (job := self._inbox.get_nowait()) is not None:
-                jobs.append(job)
-        except queue.Empty:
-            return jobs, False
-        return jobs, True
-
-    def _read_alike(self, jobs: list[Job]) -> None:
-        """Read jobs together; where one of them cannot be read, each alone."""
-        try:
-            read = self._encoded([text for job in jobs for text in job.texts], jobs[0].reading)
-        except Exception as error:
-            if len(jobs) == 1:
-                self._settle([(jobs[0], error)])
-                return
-            for job in jobs:
-                self._read_alike([job])
-            return
-        for job in jobs:
-            job.encoded, read = read[: len(job.texts)], read[len(job.texts) :]
-            job.rows, job.left = [NO_ROW] * len(job.texts), len(job.texts)
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Have jobs run."""
         self._gathering.add(jobs)
 
-    def _encoded(self, texts: Sequence[Any], reading: Reading) -> list[Encoded]:
-        self._call.lane()  # compiled on first use
-        if reading.ids:
-            _, parts = self._call.texts().raw(texts, None, WHOLE)
-            return [one for part in parts for one in part]
-        return self._call.texts().encode(
-            texts, truncate=reading.truncate, pairs=reading.pairs, prompt=reading.prompt, offsets=reading.offsets
-        )
+    def drop(self, job: Job) -> None:
+        """What of it has not begun does not begin."""
+        job.gone = True
+
+    def close(self) -> None:
+        """Run what is there, and end the thread."""
+        self._gathering.close()
+        self._thread.join()
 
     def _run(self) -> None:
         while batch := self._gathering.take():
-            began = time.monotonic()
             self._run_batch(batch)
-            count = sum(len(piece.places) for piece in batch)
-            tokens = sum(one.length for piece in batch for one in piece.encoded)
-            self._metrics.batch(count, tokens / self._full)
-            self._pace += NEWEST * ((time.monotonic() - began) / count - self._pace)
+            texts = sum(len(piece.places) for piece in batch)
+            tokens = sum(job.encoded[place].length for job, places in batch for place in places)
+            self._metrics.batch(texts, tokens / self._full)
 
-    def _run_batch(self, batch: list[Piece]) -> None:
-        """Run pieces together; where that fails, each alone, once."""
+    def _run_batch(self, batch: Sequence[Piece]) -> None:
+        """Run pieces together; where that fails, what is left of each alone, once."""
         try:
-            rows = self._call.encoded_rows([one for piece in batch for one in piece.encoded])
+            self._run_pieces(batch)
         except Exception as error:
             if len(batch) == 1:
+                batch[0].job.gone = True
                 self._settle([(batch[0].job, error)])
                 return
             log.warning("a batch failed, each request runs alone", extra={"texts": len(batch)}, exc_info=error)
             for piece in batch:
-                self._run_batch([piece])
-            return
-        over = list[tuple[Job, Exception | None]]()
-        for job, places in batch:
-            job.rows[places.start : places.stop], rows = rows[: len(places)], rows[len(places) :]
-            job.left -= len(places)
-            if not job.left:
-                over.append((job, None))
-        self._settle(over)
+                if (left := piece.left()).places:
+                    self._run_batch([left])
 
-    def _settle(self, over: list[tuple[Job, Exception | None]]) -> None:
-        if over and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_settled, over)
+    def _run_pieces(self, batch: Sequence[Piece]) -> None:
+        texts = [(job, place) for job, places in batch for place in places]
+        for numbers, rows in self._call.encoded_steps([job.encoded[place] for job, place in texts]):
+            over: Over = []
+            for number, row in zip(numbers.tolist(), _kept(rows), strict=True):
+                job, place = texts[number]
+                job.rows[place] = row
+                job.left -= 1
+                if not job.left:
+                    over.append((job, None))
+            self._settle(over)
 
 
-def _settled(over: list[tuple[Job, Exception | None]]) -> None:
-    """In the loop of the callers, who may have left."""
-    for job, error in over:
-        if job.done.done():
-            continue
-        if error is None:
-            job.done.set_result(None)
-        else:
-            job.done.set_exception(error)
+def _kept(rows: Rows) -> list[Array]:
+    """The rows of a step, which are its target's until the next: those of one array are copied at once."""
+    return [*rows.copy()] if isinstance(rows, np.ndarray) and rows.ndim == 2 else [row.copy() for row in rows]

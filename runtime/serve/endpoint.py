@@ -12,8 +12,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import Receive, Scope, Send
 
+from headrace.ir import Task
 from headrace.runtime.serve.gate import Visit, answer
-from headrace.runtime.serve.refusals import Dialect, Refusal, written
+from headrace.runtime.serve.refusals import Dialect, Overloaded, Refusal, written
 from headrace.runtime.serve.served import Models
 
 # A body that is longer is read on a thread, so that the others need not wait.
@@ -50,6 +51,7 @@ class Route:
         handler: gets the models, the body (the name in the path, of a route without one) and a dict for the log.
         body: its form; a route without one is asked by GET.
         dialect: how errors are written.
+        tasks: those of which one answers, where that is known before the body is read.
     """
 
     path: str
@@ -57,6 +59,7 @@ class Route:
     handler: Handler
     body: type[Body] | None = None
     dialect: Dialect = Dialect.OPENAI
+    tasks: tuple[Task, ...] = ()
 
     @property
     def method(self) -> str:
@@ -81,12 +84,16 @@ class Endpoint:
         scope["headrace_route"], scope["headrace_note"] = self.route.path, note
         visit: Visit = scope["headrace_visit"]
         try:
+            if self.route.tasks:
+                self._models.require_room(self.route.tasks)
             async with asyncio.timeout(self._limits.timeout):
                 asked = await self._asked(scope, receive)
                 await _while_there(receive, self._answer(asked, note, send))
         except ClientGone:
             note["gone"] = True
         except Exception as error:
+            if isinstance(error, Overloaded):
+                await asyncio.sleep(self._models.spacing.seconds())
             if visit.status is None:
                 await visit.refuse(error, self.route.dialect)
             else:  # amid its events: that is told too, and no [DONE]
@@ -116,10 +123,34 @@ class Endpoint:
         if kind != b"application/json":
             words = f"The content type is {kind.decode('latin-1')!r:.100}; application/json is accepted."
             raise Refusal(415, words)
-        raw = await _read(receive, headers, self._limits.body)
+        raw = await self._read(receive, headers)
         if len(raw) > LONG:
             return await asyncio.to_thread(_parsed, self.route.body, raw)
         return _parsed(self.route.body, raw)
+
+    async def _read(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+        """The body of a request.
+
+        Raises:
+            Refusal: it is longer than accepted, or there is no room for it beside others.
+            ClientGone: it breaks off.
+        """
+        most = self._limits.body
+        words = f"The body is longer than {most} bytes, which are accepted at most. Send less at once."
+        stated = headers.get(b"content-length", b"0")
+        if not stated.isdigit() or int(stated) > most:
+            raise Refusal(413, words)
+        parts, size, more = list[bytes](), 0, True
+        with self._models.bodies.held(int(stated) or most):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size, more = size + len(parts[-1]), message.get("more_body", False)
+                if size > most:
+                    raise Refusal(413, words)
+        return b"".join(parts)
 
 
 def _event(part: dict[str, Any]) -> bytes:
@@ -138,29 +169,6 @@ def _mistakes(error: ValidationError) -> str:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     told = [f"{'.'.join(map(str, one['loc']))[:100] or 'It'}: {one['msg'][:300]}" for one in found[:MISTAKES]]
     return "; ".join(told) + (f"; and {len(found) - MISTAKES} more." if len(found) > MISTAKES else ".")
-
-
-async def _read(receive: Receive, headers: dict[bytes, bytes], most: int) -> bytes:
-    """The body of a request.
-
-    Raises:
-        Refusal: it is longer than accepted.
-        ClientGone: it breaks off.
-    """
-    too_long = Refusal(413, f"The body is longer than {most} bytes, which are accepted at most. Send less at once.")
-    stated = headers.get(b"content-length", b"0")
-    if not stated.isdigit() or int(stated) > most:
-        raise too_long
-    parts, size, more = list[bytes](), 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size, more = size + len(parts[-1]), message.get("more_body", False)
-        if size > most:
-            raise too_long
-    return b"".join(parts)
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -18,6 +18,8 @@ class Limits:
 
     Attributes:
         queue: requests that wait or run, of each task of each model; one more is told to come again.
+        wait: seconds that a request may have to wait for those before it, as fast as they are answered; where it would
+            wait longer it is told to come again. None bounds that by `timeout` alone.
         delay: seconds that a request waits for others to share its batch.
         body: bytes of a request's body.
         texts: texts of a request.
@@ -33,6 +35,7 @@ class Limits:
     characters: int = 1_000_000
     timeout: float = 300.0
     grace: float = 30.0
+    wait: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no limit.
@@ -44,8 +47,13 @@ class Limits:
             value = getattr(self, name)
             if name in WHOLE and not counts(value):
                 raise InputError(f"{name} is {value!r}; an int of 1 and above is accepted.")
-            if not value >= 0:
+            if value is not None and not value >= 0:
                 raise InputError(f"{name} is {value!r}; 0 seconds and above are accepted.")
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds: who would wait longer is not answered in time."""
+        return self.timeout if self.wait is None else min(self.wait, self.timeout)
 
     @staticmethod
     def require_some(texts: list[Any]) -> None:

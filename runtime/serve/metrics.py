@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+# A folder in which the processes of one server count together; the library reads it when it is imported.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
 SECONDS: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 COUNTS: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 BY_TASK, ROUTE, ROUTE_STATUS = ("model", "task"), ("route",), ("route", "status")
@@ -63,7 +66,7 @@ class Metrics:
         self._seconds = self._histogram("headrace_request_seconds", "Up to an answer's end.", SECONDS, ROUTE)
 
     def _gauge(self, name: str, says: str) -> Gauge:
-        return Gauge(name, says, BY_TASK, registry=self.registry)
+        return Gauge(name, says, BY_TASK, registry=self.registry, multiprocess_mode="livesum")
 
     def _counter(self, name: str, says: str, labels: tuple[str, ...] = BY_TASK) -> Counter:
         return Counter(name, says, labels, registry=self.registry)
@@ -92,5 +95,14 @@ class Metrics:
         return self._requests.labels(route, str(status)), self._seconds.labels(route)
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
-        return generate_latest(self.registry)
+        """All of them, as Prometheus reads them: where several processes count, their sums."""
+        if SHARED not in os.environ:
+            return generate_latest(self.registry)
+        summed = CollectorRegistry()
+        multiprocess.MultiProcessCollector(summed)  # type: ignore[no-untyped-call]
+        return generate_latest(summed)
+
+
+def forget(process: int) -> None:
+    """A process that counted is gone: what it held is held no more, and what it did counts on."""
+    multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]

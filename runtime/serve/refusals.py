@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -43,10 +44,12 @@ class Refusal(Exception):
 class Overloaded(Refusal):
     """The queue is full."""
 
-    def __init__(self, held: int, seconds: int) -> None:
+    def __init__(self, held: int, seconds: float) -> None:
         """`held` requests wait or run, and are done in about so many seconds."""
-        words = f"The server is overloaded: {held} requests wait or run. Try again in {seconds} s."
-        super().__init__(429, words, "overloaded", {"retry-after": str(seconds)})
+        whole = max(1, math.ceil(seconds))  # HTTP knows no parts of a second; OpenAI's clients read the other header
+        words = f"The server is overloaded: {held} requests wait or run. Try again in {whole} s."
+        again = {"retry-after": str(whole), "retry-after-ms": str(max(1, math.ceil(1000 * seconds)))}
+        super().__init__(429, words, "overloaded", again)
 
 
 # The first class that an error is of says its status and code.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 from contextlib import closing
@@ -16,8 +17,11 @@ from headrace.runtime.serve.limits import Limits
 BACKLOG = 2048
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int, shared: bool = False) -> socket.socket:
     """A socket of that address, at which nobody listens yet; port 0 takes a free one.
+
+    Args:
+        shared: whether other sockets of this user may have the same address: connections are dealt out among them.
 
     Raises:
         InputError: the address cannot be had.
@@ -25,6 +29,8 @@ def bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         made.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -46,6 +52,18 @@ def server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
         lifespan="on",
     )
     return uvicorn.Server(config)
+
+
+def runner() -> asyncio.Runner:
+    """What runs a coroutine on the loop that uvicorn would choose."""
+    return asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory())
+
+
+def several(host: str, port: int, count: int) -> list[socket.socket]:
+    """So many sockets of one address, which share its connections; errors as of `bound`."""
+    with closing(bound(host, port)) as alone:  # refuses an address that another server has
+        port = alone.getsockname()[1]
+    return [bound(host, port, shared=True) for _ in range(count)]
 
 
 def run(app: ASGIApp, waiting: socket.socket, limits: Limits) -> None:

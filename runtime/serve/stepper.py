@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
 from headrace.runtime.generate.generation import Generation, TokenLogprob
-from headrace.runtime.serve.limits import Limits
+from headrace.runtime.serve.admission import Admission
 from headrace.runtime.serve.metrics import TaskMetrics
-from headrace.runtime.serve.refusals import Overloaded
 from headrace.runtime.tasks.generate import Begun, begin, submit
 from headrace.runtime.tasks.interface import Call
 
 log = logging.getLogger("headrace.serve")
-# How much the last request counts in what one takes.
-NEWEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -110,15 +106,31 @@ class Stream:
             yield Part(begun.place, answer.index, text, known, answer.generation() if over else None)
 
 
+class Answers(Protocol):
+    """What generates, here or in another process; `Stepper` says what each does."""
+
+    admission: Admission
+
+    def answers(
+        self, prompts: Any, template: Mapping[str, Any] | None, options: Mapping[str, Any], tells: bool
+    ) -> AbstractAsyncContextManager[Any]:
+        """A `Stream`, or what is read as one."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
 class Stepper:
     """The answers of one model. One thread submits, steps and tells; nothing else touches its loop."""
 
-    def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics) -> None:
+    def __init__(self, call: Call, metrics: TaskMetrics, admission: Admission) -> None:
         """Begin to wait."""
-        self._call, self._limits, self._metrics = call, limits, metrics
+        self._call, self._metrics = call, metrics
         self._inbox: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
         self._streams: list[Stream] = []
-        self._held, self._pace = 0, 0.0
+        self.admission = admission
         self._callers = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -136,30 +148,22 @@ class Stepper:
             Overloaded: too many wait.
             HeadraceError: what is wrong with the prompts or the options.
         """
-        if self._held >= self._limits.queue:
-            raise Overloaded(self._held, max(1, math.ceil(self._held * self._pace)))
-        self._count(1)
-        came, stream = time.monotonic(), None
-        try:
+        self.admission.require_room()
+        with self.admission.entered(1):
             given = None if template is None else dict(template)
             loop, begun = await asyncio.to_thread(begin, self._call, prompts, given, dict(options))
             stream = Stream(loop, begun, tells)
             self._inbox.put(stream)
-            yield stream
-        finally:
-            if stream is not None:
+            try:
+                yield stream
+            finally:
                 stream.gone = True
-            self._count(-1)
-            self._pace += NEWEST * ((time.monotonic() - came) / (self._held + 1) - self._pace)
+                self.admission.answered(1)
 
     def close(self) -> None:
         """Answer what is there, and end the thread."""
         self._inbox.put(None)
         self._thread.join()
-
-    def _count(self, more: int) -> None:
-        self._held += more
-        self._metrics.queue.set(self._held)
 
     def _run(self) -> None:
         open_ = True

@@ -184,6 +184,12 @@ class Call:
         kept, places = self.once(encoded, texts)
         return self.rows_of([kept], len(kept), places)
 
+    def encoded_steps(self, encoded: list[Encoded]) -> Iterator[tuple[Numbers, Rows]]:
+        """`encoded_rows` as they come, by their places: what comes is good until the next is asked for."""
+        kept, places = self.once(encoded)
+        steps = self.engine.answered(self.task, [kept], len(kept), self.batch_size, self.progress, places)
+        return (places.step(*step) for step in steps)
+
     def texts(self) -> Texts:
         """The reader of texts, for answers that are parts of a text.
 

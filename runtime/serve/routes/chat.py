@@ -131,4 +131,4 @@ async def _streamed(answers: Any, served: Served, asked: Chat, note: Note) -> As
         yield head | {"choices": [], "usage": cost}
 
 
-ROUTES = (Route("/v1/chat/completions", "The next message of a chat (OpenAI).", chat, Chat),)
+ROUTES = (Route("/v1/chat/completions", "The next message of a chat (OpenAI).", chat, Chat, tasks=(Task.GENERATE,)),)

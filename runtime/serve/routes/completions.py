@@ -92,4 +92,6 @@ def _choice(part: Part, served: Served, asked: Completions, offset: int = 0) -> 
     }
 
 
-ROUTES = (Route("/v1/completions", "What prompts go on with (OpenAI).", completions, Completions),)
+ROUTES = (
+    Route("/v1/completions", "What prompts go on with (OpenAI).", completions, Completions, tasks=(Task.GENERATE,)),
+)

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from headrace.ir import Task
 from headrace.runtime.engine.engine import Array
-from headrace.runtime.serve.batcher import Job, Reading
 from headrace.runtime.serve.endpoint import Body, Note, Route
+from headrace.runtime.serve.job import Job, Reading
 from headrace.runtime.serve.routes.inputs import Model, PromptName, TextsOrIds, Truncate, listed_ids
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.embed import finished, require_dimensions
@@ -46,7 +46,7 @@ async def embedded(
     reading = Reading(prompt=prompt, truncate=truncate, ids=ids)
     if ids:
         served.limits.require([""] * len(texts))
-        job = await served.batcher(Task.EMBED).answer(texts, reading)
+        job = await served.intake(Task.EMBED).answer(texts, reading)
     else:
         job = await served.read(Task.EMBED, texts, reading)
     return finished(served.program, np.stack(job.rows), normalize, dimensions), job
@@ -101,7 +101,7 @@ def _described(served: Served) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route("/v1/embeddings", "Vectors of texts or token ids (OpenAI).", embeddings, Embeddings),
+    Route("/v1/embeddings", "Vectors of texts or token ids (OpenAI).", embeddings, Embeddings, tasks=(Task.EMBED,)),
     Route("/v1/models", "The models, and the tasks of each.", models_list),
     Route("/v1/models/{name:path}", "One model.", model),
 )

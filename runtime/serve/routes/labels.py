@@ -12,8 +12,8 @@ from pydantic import Field
 
 from headrace.errors import InputError
 from headrace.ir import Activation, Labels, Task
-from headrace.runtime.serve.batcher import Job, Reading
 from headrace.runtime.serve.endpoint import Body, Note, Route
+from headrace.runtime.serve.job import Job, Reading
 from headrace.runtime.serve.routes.inputs import Model, PromptName, Texts, Truncate, listed
 from headrace.runtime.serve.served import Models, Served
 from headrace.runtime.tasks.classify import Classification, classification
@@ -80,7 +80,7 @@ def labels_of(served: Served, task: Task, raw: bool = False) -> Labels:
     Raises:
         TaskNotEnabledError: the model does not enable it.
     """
-    served.batcher(task)
+    served.intake(task)
     labels = served.program.facts.labels
     assert labels is not None
     return replace(labels, activation=Activation.IDENTITY) if raw else labels
@@ -158,7 +158,19 @@ def _entity(one: Entity) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route("/v1/classify", "The best label of each text, and the probabilities of all.", classify, Classify),
-    Route("/v1/score", "How well two texts fit.", score, Score),
-    Route("/v1/entities", "The labelled parts of each text, with offsets.", label_entities, Entities),
+    Route(
+        "/v1/classify",
+        "The best label of each text, and the probabilities of all.",
+        classify,
+        Classify,
+        tasks=(Task.CLASSIFY,),
+    ),
+    Route("/v1/score", "How well two texts fit.", score, Score, tasks=(Task.SCORE,)),
+    Route(
+        "/v1/entities",
+        "The labelled parts of each text, with offsets.",
+        label_entities,
+        Entities,
+        tasks=(Task.TOKEN_CLASSIFY,),
+    ),
 )

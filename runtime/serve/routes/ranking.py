@@ -81,5 +81,6 @@ async def rerank(models: Models, asked: Rerank, note: Note) -> dict[str, Any]:
 
 
 ROUTES = tuple(
-    Route(path, "Documents, best first (Cohere, Jina).", rerank, Rerank) for path in ("/v1/rerank", "/v2/rerank")
+    Route(path, "Documents, best first (Cohere, Jina).", rerank, Rerank, tasks=(Task.SCORE, Task.EMBED))
+    for path in ("/v1/rerank", "/v2/rerank")
 )

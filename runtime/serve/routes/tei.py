@@ -12,8 +12,8 @@ from headrace import __version__
 from headrace.errors import InputError
 from headrace.ir import Task
 from headrace.runtime.engine.engine import Array
-from headrace.runtime.serve.batcher import Job, Reading
 from headrace.runtime.serve.endpoint import Body, Note, Route
+from headrace.runtime.serve.job import Job, Reading
 from headrace.runtime.serve.refusals import Dialect
 from headrace.runtime.serve.routes.embeddings import embedded
 from headrace.runtime.serve.routes.inputs import Model, Predicted, PromptName, Texts, Truncate, listed
@@ -220,16 +220,16 @@ def _prompt(served: Served, asked: Any) -> str | None:
     return named_prompt(served.program, asked.prompt_name)
 
 
-def _route(path: str, says: str, handler: Any, body: type[Body] | None = None) -> Route:
-    return Route(path, f"{says} (text-embeddings-inference).", handler, body, Dialect.TEI)
+def _route(path: str, says: str, handler: Any, body: type[Body] | None = None, *tasks: Task) -> Route:
+    return Route(path, f"{says} (text-embeddings-inference).", handler, body, Dialect.TEI, tasks)
 
 
 ROUTES = (
-    _route("/embed", "Vectors of texts", embed, Embed),
-    _route("/embed_all", "A vector for each token", embed_all, Inputs),
-    _route("/embed_sparse", "Sparse vectors of texts", embed_sparse, Inputs),
-    _route("/rerank", "Texts ranked for a query", rerank, Rerank),
-    _route("/predict", "Labels of texts or pairs", predict, Predict),
+    _route("/embed", "Vectors of texts", embed, Embed, Task.EMBED),
+    _route("/embed_all", "A vector for each token", embed_all, Inputs, Task.TOKEN_EMBED),
+    _route("/embed_sparse", "Sparse vectors of texts", embed_sparse, Inputs, Task.SPARSE_EMBED),
+    _route("/rerank", "Texts ranked for a query", rerank, Rerank, Task.SCORE, Task.EMBED),
+    _route("/predict", "Labels of texts or pairs", predict, Predict, Task.CLASSIFY),
     _route("/tokenize", "The tokens of texts", tokenize, Tokenize),
     _route("/info", "What is served", info),
 )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.ir import Limits, PaddingRule, Positions, PositionSource, Program
-from headrace.runtime.engine.padded_batch import assemble, bucket, plan
+from headrace.runtime.engine.padded_batch import PADDED, assemble, bucket, plan
 from headrace.runtime.text.encoded import Encoded, Tokens
 from tests.synthetic import facts as made_program
 from tests.synthetic import token_inputs
@@ -41,8 +41,17 @@ def test_no_step_passes_the_budget(lengths: list[int], budget: int) -> None:
 
 
 def test_longest_first_and_order_kept_among_equals() -> None:
-    steps = plan([3, 300, 5, 9, 4], of(), step_tokens=1024, batch_size=2)
+    steps = plan([3, 300, 5, 297, 4], of(), step_tokens=1024, batch_size=2)
     assert [step.requests.tolist() for step in steps] == [[1, 3], [0, 2], [4]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS)
+def test_a_step_of_its_own_is_cheaper_than_much_padding(lengths: list[int]) -> None:
+    steps = list(plan(lengths, of(), step_tokens=512))
+    widths = bucket(lengths, 300)
+    assert all(sum(step.length - widths[step.requests]) <= 512 // PADDED for step in steps)
+    assert len(list(plan([100] * 4, of(), step_tokens=512))) == 1
 
 
 @pytest.mark.parametrize(

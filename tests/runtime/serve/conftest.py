@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import warnings
@@ -24,18 +25,27 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 class Running:
     """A server on a thread, and a client of it."""
 
-    def __init__(self, models: Mapping[str, Any], limits: Limits | None = None, **options: Any) -> None:
+    def __init__(
+        self, models: Mapping[str, Any], limits: Limits | None = None, beginning: Any = None, **options: Any
+    ) -> None:
+        """`beginning` is awaited in the loop before the server listens."""
         self.models, self.limits = models, limits or Limits()
         self._waiting = bound("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._waiting.getsockname()[1]}"
         self.app = make_app(models, self.limits, **options)
         self._server = server(self.app, self.limits)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._waiting]})
+        self._beginning = beginning
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
         while not self._server.started:
             assert self._thread.is_alive(), "the server ended"
             time.sleep(0.01)
         self.client = httpx2.Client(base_url=self.url, timeout=60)
+
+    async def _serve(self) -> None:
+        if self._beginning is not None:
+            await self._beginning()
+        await self._server.serve(sockets=[self._waiting])
 
     def post(self, path: str, **body: Any) -> Any:
         """The answer's JSON, of a request that must be answered."""

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from headrace.errors import InputError, OutOfMemoryError
-from headrace.runtime.serve.batcher import Gathering, Job, Reading
+from headrace.runtime.serve.batcher import Gathering
+from headrace.runtime.serve.job import Job, Reading
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.refusals import Dialect, refusal_of, written
 from headrace.runtime.text.encoded import Encoded
@@ -39,14 +40,14 @@ def serving(models: Any, name: str, limits: Limits | None = None, **options: Any
 @contextmanager
 def blocked(monkeypatch: pytest.MonkeyPatch, model: Any) -> Iterator[threading.Event]:
     """While it is entered, batches wait for the event."""
-    free, run = threading.Event(), model.engine.run_parts
+    free, run = threading.Event(), model.engine.answered
 
     def waits(*args: Any, **options: Any) -> Any:
         assert free.wait(30)
         return run(*args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(model.engine, "run_parts", waits)
+        patch.setattr(model.engine, "answered", waits)
         try:
             yield free
         finally:
@@ -85,7 +86,7 @@ def test_a_bad_text_among_others_is_refused_alone(running: Running, models: Any)
 
 
 def test_a_text_at_which_a_batch_fails_fails_alone(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, run, sizes = models["labeller"], models["labeller"].engine.run_parts, list[int]()
+    model, run, sizes = models["labeller"], models["labeller"].engine.answered, list[int]()
 
     def fails(task: Any, parts: Any, count: int, *args: Any, **options: Any) -> Any:
         listed = list(parts)
@@ -95,7 +96,7 @@ def test_a_text_at_which_a_batch_fails_fails_alone(models: Any, monkeypatch: pyt
         return run(task, listed, count, *args, **options)
 
     with serving(models, "labeller") as server, blocked(monkeypatch, model) as free:
-        monkeypatch.setattr(model.engine, "run_parts", lambda *a, **o: free.wait(30) and fails(*a, **o))
+        monkeypatch.setattr(model.engine, "answered", lambda *a, **o: free.wait(30) and fails(*a, **o))
 
         def ask(place: int) -> httpx2.Response:
             text = f"w{POISON}" if place == 3 else f"w{5 + place}"
@@ -292,16 +293,9 @@ def test_the_log_has_a_line_a_request_and_no_text(models: Any) -> None:
 
 def job(*lengths: int, age: float = 1.0) -> Job:
     """One that is read, of texts of so many tokens."""
-    made = Job([""] * len(lengths), Reading(), NotDone(), time.monotonic() - age)
-    made.encoded = [Encoded(np.zeros(length, np.int64)) for length in lengths]
+    made = Job([""] * len(lengths), Reading(), time.monotonic() - age)
+    made.read([Encoded(np.zeros(length, np.int64)) for length in lengths])
     return made
-
-
-class NotDone:
-    """A caller that waits."""
-
-    def done(self) -> bool:
-        return False
 
 
 def test_a_long_job_delays_no_short_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,8 @@ import typer
 from headrace.errors import InputError, TargetError, TaskNotEnabledError
 from headrace.ir import Task
 from headrace.runtime.tools.cli import console
-from headrace.runtime.tools.cli.opening import Opening, several
+from headrace.runtime.tools.cli.opening import Opening
+from headrace.runtime.tools.cli.opening import several as listed
 from headrace.runtime.tools.cli.options import (
     Dtype,
     MaxLength,
@@ -51,6 +53,12 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 16 << 20,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 300.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds that requests have to end at a shutdown.")] = 30.0,
+    wait: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds that a request may have to wait for others; else 429.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that read requests and write answers; 0: the one that runs models.")
+    ] = 0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     target: Target = "auto",
     dtype: Dtype = None,
@@ -64,17 +72,18 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     trust: Trust = False,
 ) -> None:
     """Serve models behind HTTP: OpenAI's routes, text-embeddings-inference's, and rerankers'. docs/serving.md."""
+    counting = _counting_together() if workers else None  # before what counts is imported
     from headrace.runtime.serve import journal
     from headrace.runtime.serve.app import make_app
     from headrace.runtime.serve.limits import Limits
-    from headrace.runtime.serve.server import BACKLOG, bound, run
+    from headrace.runtime.serve.server import BACKLOG, bound, run, several
 
     if log_level not in ("debug", "info", "warning", "error"):
         raise InputError(f"--log-level is {log_level}; choose from debug, info, warning, error.")
-    limits = Limits(queue, Limits.delay, max_body, max_texts, max_characters, timeout, grace)
-    waiting = bound(host, port)  # before a model is loaded, which takes long
+    limits = Limits(queue, Limits.delay, max_body, max_texts, max_characters, timeout, grace, wait)
+    waiting = several(host, port, workers) if workers else [bound(host, port)]  # before models, which take long
     options = {
-        "target": target, "dtype": dtype, "max_length": max_length, "prefill": prefill, "pooling": several(pooling),
+        "target": target, "dtype": dtype, "max_length": max_length, "prefill": prefill, "pooling": listed(pooling),
         "tokenizer": tokenizer, "revision": revision, "trust_remote_code": trust_remote_code,
         "token_budget": token_budget, "trust": trust,
     }  # fmt: skip
@@ -83,11 +92,28 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         if not any(one in compiled.tasks for compiled in opened.values()):
             next(iter(opened.values())).engine.require(one)  # says why not
     keys = [*(api_key or []), *([os.environ[KEY]] if os.environ.get(KEY) else [])]
-    app = make_app(opened, limits, keys=keys, origins=cors_origin or [])
     journal.begin(log_level)
-    waiting.listen(BACKLOG)  # who reads the next line may connect
-    console.note(f"serving {', '.join(opened)} at http://{host}:{waiting.getsockname()[1]}")
-    run(app, waiting, limits)
+
+    def begun() -> None:
+        console.note(f"serving {', '.join(opened)} at http://{host}:{waiting[0].getsockname()[1]}")
+
+    if counting is not None:
+        from headrace.runtime.serve.workers.team import Team
+
+        with counting:
+            Team(opened, waiting, limits, log_level, keys, cors_origin or []).run(begun)
+        return
+    app = make_app(opened, limits, keys=keys, origins=cors_origin or [])
+    waiting[0].listen(BACKLOG)  # who reads the next line may connect
+    begun()
+    run(app, waiting[0], limits)
+
+
+def _counting_together() -> TemporaryDirectory[str]:
+    """A folder in which the processes of a server count together."""
+    made = TemporaryDirectory(prefix="headrace-counts-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = made.name
+    return made
 
 
 def _named(models: list[str]) -> dict[str, str]:

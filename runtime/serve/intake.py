@@ -1,0 +1,141 @@
+"""One task of one model as requests come: each is admitted, read and checked, and waits for its rows."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from headrace.runtime.serve.admission import Admission
+from headrace.runtime.serve.job import Job, Reading
+from headrace.runtime.serve.limits import Limits
+from headrace.runtime.serve.metrics import TaskMetrics
+from headrace.runtime.tasks.interface import Call
+from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.prefetch import WHOLE
+
+# Jobs that are over, each with what went wrong; told on any thread.
+Over = list[tuple[Job, Exception | None]]
+Settle = Callable[[Over], None]
+
+
+class Runner(Protocol):
+    """What makes rows of jobs that are read."""
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Have them run; on any thread."""
+        ...
+
+    def drop(self, job: Job) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+    def close(self) -> None:
+        """Run what is there, and end."""
+        ...
+
+
+class Intake:
+    """One task of one model. A thread reads what comes."""
+
+    def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics, runner: Callable[[Settle], Runner]) -> None:
+        """Begin to wait. `runner` is made with what it tells of jobs that are over."""
+        self.admission = Admission(limits, metrics.queue)
+        self._call, self._metrics = call, metrics
+        self._loop = asyncio.get_running_loop()
+        self._runner = runner(self._settle)
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._waiting: dict[Job, asyncio.Future[None]] = {}
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    async def answer(self, texts: Sequence[Any], reading: Reading) -> Job:
+        """The job of some texts, once its rows are there. Who is cancelled while it waits takes it back.
+
+        Raises:
+            Overloaded: too many wait.
+            Exception: what is wrong with these texts, or what the target raised.
+        """
+        self.admission.require_room()
+        job = Job(texts, reading)
+        done = self._waiting[job] = self._loop.create_future()
+        with self.admission.entered(len(texts)):
+            self._inbox.put(job)
+            try:
+                await done
+            except asyncio.CancelledError:
+                self._runner.drop(job)
+                raise
+            finally:
+                self._waiting.pop(job, None)
+        self._metrics.tokens.inc(job.tokens)
+        return job
+
+    def close(self) -> None:
+        """Run what is there, and end the thread."""
+        self._inbox.put(None)
+        self._thread.join()
+        self._runner.close()
+
+    def _read(self) -> None:
+        while (first := self._inbox.get()) is not None:
+            jobs, last = self._drained(first)
+            alike: dict[Reading, list[Job]] = {}
+            for job in jobs:
+                alike.setdefault(job.reading, []).append(job)
+            for together in alike.values():
+                self._read_alike(together)
+            if last:
+                break
+
+    def _drained(self, first: Job) -> tuple[list[Job], bool]:
+        """What has come, and whether no more is to come."""
+        jobs: list[Job] = [first]
+        try:
+            while (job := self._inbox.get_nowait()) is not None:
+                jobs.append(job)
+        except queue.Empty:
+            return jobs, False
+        return jobs, True
+
+    def _read_alike(self, jobs: list[Job]) -> None:
+        """Read jobs together; where one of them cannot be read, each alone."""
+        try:
+            read = self._encoded([text for job in jobs for text in job.texts], jobs[0].reading)
+        except Exception as error:
+            if len(jobs) == 1:
+                self._settle([(jobs[0], error)])
+                return
+            for job in jobs:
+                self._read_alike([job])
+            return
+        begin = 0
+        for job in jobs:
+            job.read(read[begin : (begin := begin + len(job.texts))])
+        self._runner.add(jobs)
+
+    def _encoded(self, texts: Sequence[Any], reading: Reading) -> list[Encoded]:
+        if reading.ids:
+            _, parts = self._call.texts().raw(texts, None, WHOLE)
+            return [one for part in parts for one in part]
+        return self._call.texts().encode(
+            texts, truncate=reading.truncate, pairs=reading.pairs, prompt=reading.prompt, offsets=reading.offsets
+        )
+
+    def _settle(self, over: Over) -> None:
+        if over and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._settled, over)
+
+    def _settled(self, over: Over) -> None:
+        """In the loop of the callers, who may have left."""
+        self.admission.answered(sum(len(job.texts) for job, _ in over))
+        for job, error in over:
+            done = self._waiting.get(job)
+            if done is None or done.done():
+                continue
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
