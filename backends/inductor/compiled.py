@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.backends.inductor import paged, recurrent  # noqa: F401 - code that is loaded calls their operators
+from headrace.backends.inductor import recurrent  # noqa: F401 - code that is loaded calls its operators
 from headrace.backends.inductor.runner import Runner, read_package
 from headrace.ir import Program
 from headrace.ops import cached, stateful  # noqa: F401 - as those

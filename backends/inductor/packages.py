@@ -19,10 +19,11 @@ import torch
 from torch import fx
 
 from headrace.backends.inductor.fingerprint import fingerprint
+from headrace.backends.inductor.host.shims import shims
 from headrace.backends.inductor.memory import Memory
 from headrace.backends.inductor.runner import CONSTANTS, INDEX
 from headrace.backends.inductor.weights import Parts, name_weights, stand_in
-from headrace.compat.torch import compile_code
+from headrace.compat.torch import OpOverload, compile_code
 from headrace.utils.code_cache import fetch
 
 # Code that leaves its weights outside, and names them.
@@ -61,14 +62,24 @@ def compile_module(
         The code and the weights that it takes, by name, as `compose` makes them.
     """
     weights = name_weights(module, stacks)
-    key = fingerprint(module, weights, OUTSIDE)
-    return Code(fetch(key, label, lambda: _compiled(module, example, weights))), weights
+    options = {**OUTSIDE, **shims(_called(module))}
+    key = fingerprint(module, weights, options)
+    return Code(fetch(key, label, lambda: _compiled(module, example, weights, options))), weights
 
 
-def _compiled(module: fx.GraphModule, example: tuple[Any, ...], weights: Mapping[str, Parts]) -> bytes:
+def _called(module: fx.GraphModule) -> set[Any]:
+    """What a graph calls, and those within it. A writer is an argument of what gives its writes back as values."""
+    within = (one for one in module.modules() if isinstance(one, fx.GraphModule))
+    nodes = [node for one in within for node in one.graph.nodes if node.op == "call_function"]
+    return {node.target for node in nodes} | {arg for node in nodes for arg in node.args if isinstance(arg, OpOverload)}
+
+
+def _compiled(
+    module: fx.GraphModule, example: tuple[Any, ...], weights: Mapping[str, Parts], options: Mapping[str, Any]
+) -> bytes:
     for name, parts in weights.items():
         module.register_buffer(name, stand_in(parts), persistent=False)
-    made: Any = compile_code(module, example, OUTSIDE)
+    made: Any = compile_code(module, example, options)
     code = [Path(file) for file in made if isinstance(file, str) and Path(file).suffix in (".so", ".json")]
     (held,) = (file for file in made if isinstance(file, Mapping))
     constants = {name: value.detach() for name, (value, _) in held.items() if name not in weights}

@@ -12,7 +12,7 @@ import headrace
 from headrace import feed, graphs, sample
 from headrace.backends.gpu import executable, stepping
 from headrace.backends.gpu.stepping import FEWEST_BLOCKS, ROOMS, Size, Staged, Stepping, room_for
-from headrace.backends.inductor.paged import use_host_attention
+from headrace.backends.inductor.host.paged import use_host_attention
 from headrace.ir import Program, Task
 from headrace.lowering.pipeline import prepare
 from tests.generating import transformers_tokens

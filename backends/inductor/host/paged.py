@@ -1,0 +1,60 @@
+"""Attention over paged caches on a host, in C++: of few new tokens as the cache lies, of many by products.
+
+It means what `headrace::attention_paged` does, but for biases of the distance, which are left to that.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, fx
+
+from headrace.compat.torch_code import define
+from headrace.graphs.views import arguments
+from headrace.ir import MaskKind
+from headrace.ops import cached
+
+SCHEMA = (
+    "attention_paged_host(Tensor q, Tensor? k, Tensor? v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots, "
+    "Tensor blocks, Tensor cu_seqlens, Tensor context, Tensor? sinks, float scale, bool chunked, int left, "
+    "float softcap) -> Tensor"
+)
+
+
+def attention_paged_host(  # noqa: PLR0913, PLR0917 - what the operator takes
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    blocks: Tensor,
+    cu_seqlens: Tensor,
+    context: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    chunked: bool,
+    left: int,
+    softcap: float,
+) -> Tensor:
+    """As `attention_paged` without a bias; compiled code runs `attention.h` in its place.
+
+    Args:
+        q, k, v, k_cache, v_cache: of one dtype, float32, bfloat16 or float16.
+        chunked: whether keys are seen in chunks of `left + 1`.
+        left: keys that a query sees before itself, -1 for all.
+    """
+    kind = MaskKind.CHUNKED if chunked else MaskKind.CAUSAL
+    given = (q, k, v, k_cache, v_cache, slots, blocks, cu_seqlens, context, sinks)
+    return cached.attention_paged(*given, None, scale, kind, [left, 0], softcap, "none")
+
+
+ATTENTION_PAGED_HOST = define(SCHEMA, attention_paged_host, cached.paged_shape)
+
+
+def use_host_attention(graph: fx.Graph) -> None:
+    """Have a graph call this module's operator where it calls the IR's, but for those with a bias."""
+    for node in graph.nodes:
+        if node.target is cached.ATTENTION_PAGED and (given := arguments(node))["bias"] is None:
+            left, _ = given["window"]
+            chunked = given["kind"] == MaskKind.CHUNKED
+            node.args = (*node.args[:10], given["scale"], chunked, left, given["softcap"])
+            node.target, node.kwargs = ATTENTION_PAGED_HOST, {}

@@ -1,0 +1,45 @@
+"""The C++ of this folder, as what compiles a graph puts it into the graph's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.backends.inductor.host.paged import ATTENTION_PAGED_HOST
+from headrace.backends.inductor.host.widened import LINEAR_WIDENED
+from headrace.compat.torch import shims_option
+
+HERE = Path(__file__).parent
+# Of each operator, its file and the function that compiled code calls, by the names that it has for arguments.
+CALLS = {
+    ATTENTION_PAGED_HOST: (
+        "attention.h",
+        """aoti_torch_cpu_attention_paged_host(
+            AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache,
+            AtenTensorHandle v_cache, AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens,
+            AtenTensorHandle context, AtenTensorHandle* sinks, double scale, int64_t chunked, int64_t left,
+            double softcap, AtenTensorHandle* made) {
+            *made = headrace::attention_paged(
+                q, k, v, k_cache, v_cache, slots, blocks, cu_seqlens, context, sinks, scale, chunked, left, softcap);
+            return AOTI_TORCH_SUCCESS;
+        }""",
+    ),
+    LINEAR_WIDENED: (
+        "linear.h",
+        """aoti_torch_cpu_linear_widened(
+            AtenTensorHandle x, AtenTensorHandle weight, int64_t width, AtenTensorHandle* made) {
+            *made = headrace::linear_widened(x, weight, width);
+            return AOTI_TORCH_SUCCESS;
+        }""",
+    ),
+}
+
+
+def shims(targets: Iterable[Any]) -> dict[str, Any]:
+    """The compiler's options for a graph that calls those operators: none where none is of this folder."""
+    called = [operator for operator in CALLS if operator in set(targets)]
+    if not called:
+        return {}
+    files = [(HERE / name).read_text() for name in ("tensors.h", *(CALLS[operator][0] for operator in called))]
+    return shims_option("\n".join(files), {operator: CALLS[operator][1] for operator in called})

@@ -1,0 +1,101 @@
+"""Attention over paged caches in a host's compiled code answers as its definition, whatever lies in what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headrace import graphs
+from headrace.backends.inductor.host.paged import use_host_attention
+from headrace.backends.inductor.memory import compose
+from headrace.backends.inductor.packages import compile_module
+from headrace.backends.inductor.runner import Runner
+from headrace.ops.cached import ATTENTION_PAGED
+
+SIZE, HEADS, GROUPS, WIDTH, VALUES = 4, 4, 2, 24, 8
+CASES = {
+    "decoding": ((1, 1, 1), (0, 9, 30)),
+    "long": ((1, 2, 0, 4), (300, 90, 7, 66)),
+    "prefill": ((5, 17, 2), (0, 0, 0)),
+    "mixed": ((1, 6, 1, 0, 3), (13, 5, 0, 7, 21)),
+    "pieces": ((70, 9), (3, 140)),
+}
+# The kind, the window and the cap of scores. One compiled graph holds all.
+FORMS = (("causal", [-1, 0], 0.0), ("causal", [5, 0], 0.0), ("chunked", [5, 0], 0.0), ("causal", [-1, 0], 3.0))
+ROWS, POOL = ["rows"], ["pool"]
+AXES = (ROWS, ROWS, ROWS, POOL, POOL, ROWS, ["sequences", "most"], ["ends"], ["sequences"])
+
+
+class Attention(nn.Module):
+    """Every form, without and with sinks, and of keys that lie in the caches already; each of caches of its own."""
+
+    def forward(self, *given: Any) -> tuple[Tensor, ...]:
+        *told, sinks = given
+        q, k, v, k_cache, v_cache, *where = told
+        made = []
+        for own in (None, sinks):
+            for kind, window, cap in FORMS:
+                made.append(
+                    ATTENTION_PAGED(q, k, v, k_cache, v_cache, *where, own, None, 0.3, kind, window, cap, "none")
+                )
+        again = ATTENTION_PAGED(q, None, None, k_cache, v_cache, *where, None, None, 0.3, *FORMS[0], "none")
+        return *made, again
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def run(request: Any) -> tuple[torch.dtype, Callable[..., Any]]:
+    given = (*drawn(*CASES["mixed"], request.param), torch.rand(HEADS))
+    dims = {name: torch.export.Dim(name, min=2) for name in ("rows", "pool", "sequences", "most")}
+    dims["ends"] = dims["sequences"] + 1
+    shapes = *({place: dims[name] for place, name in enumerate(axes)} for axes in AXES), None
+    exported = torch.export.export(Attention(), given, dynamic_shapes=(shapes,))
+    module = graphs.flat_module(graphs.rewrite(exported, use_host_attention).run_decompositions({}))
+    code, weights = compile_module(module, given, {}, "attention")
+    return request.param, Runner(code.files(), compose(weights))
+
+
+def drawn(counts: tuple[int, ...], context: tuple[int, ...], dtype: torch.dtype) -> list[Any]:
+    generator = torch.Generator().manual_seed(len(counts))
+    wide = torch.randn(sum(counts), HEADS * WIDTH + GROUPS * (WIDTH + VALUES), generator=generator).to(dtype)
+    # As parts of one product, whose rows lie further apart than they are wide.
+    q, k, v = wide.split([HEADS * WIDTH, GROUPS * WIDTH, GROUPS * VALUES], 1)
+    most = max(-(-(count + held) // SIZE) for count, held in zip(counts, context, strict=True))
+    pool = len(counts) * most
+    caches = [torch.randn(pool, SIZE, GROUPS, width, generator=generator).to(dtype) for width in (WIDTH, VALUES)]
+    blocks = torch.randperm(pool, generator=generator).reshape(len(counts), most).int()
+    slots = []
+    for order, (count, held) in enumerate(zip(counts, context, strict=True)):
+        slots += [int(blocks[order, place // SIZE]) * SIZE + place % SIZE for place in range(held, held + count)]
+        for cache in caches:  # past what a sequence has lies what is no number
+            whole = cache[blocks[order].long()].flatten(0, 1)
+            whole[held:] = torch.nan
+            cache[blocks[order].long()] = whole.unflatten(0, (most, SIZE))
+    offsets = torch.tensor([0, *counts]).cumsum(0).int()
+    rows = [x.unflatten(1, (heads, -1)) for x, heads in ((q, HEADS), (k, GROUPS), (v, GROUPS))]
+    return [*rows, *caches, torch.tensor(slots), blocks, offsets, torch.tensor(context).int()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_answers_as_the_definition(case: str, run: tuple[torch.dtype, Callable[..., Any]]) -> None:
+    dtype, code = run
+    given = [*drawn(*CASES[case], dtype), torch.rand(HEADS, generator=torch.Generator().manual_seed(0))]
+    again = [x.clone() for x in given]
+    wanted, got = Attention()(*given), code(again)
+    bound = 1e-5 if dtype is torch.float32 else 2e-2
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=bound, atol=bound)
+    for one, other in zip(given[3:5], again[3:5], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_bias_of_the_distance_is_left_to_the_definition() -> None:
+    graph = torch.fx.Graph()
+    q, bias = graph.placeholder("q"), graph.placeholder("bias")
+    for own in (None, bias):
+        graph.call_function(ATTENTION_PAGED, (*[q] * 9, None, own, 1.0, "causal", [-1, 0], 0.0, "none"))
+    use_host_attention(graph)
+    assert [node.target is ATTENTION_PAGED for node in graph.nodes] == [False, False, False, True]
