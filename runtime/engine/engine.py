@@ -161,6 +161,17 @@ class Engine:
         whole = self.joint_lane(tasks, progress).program.form.layout is Layout.PADDED
         return padded(self.token_budget or self.backend.step_tokens) if whole else PACKED
 
+    def parts(self, reader: Any, listed: Sequence[Any], **options: Any) -> Iterator[Any]:
+        """The parts of what a reader's `ahead` takes, as `answered` takes them; options and errors as of that."""
+        parts: Iterator[Any] = reader.ahead(listed, **options)
+        return parts
+
+    def begin(self) -> None:
+        """Start what runs elsewhere, which is nothing."""
+
+    def close(self) -> None:
+        """End what runs elsewhere."""
+
     def described(self) -> Program:
         """The program, with the layout of what was compiled first."""
         lane = next(iter(self.lanes.values()), None)
@@ -321,8 +332,7 @@ class Engine:
         places: Places = IN_ORDER,
     ) -> Iterator[tuple[Numbers, list[Rows]]]:
         """`answered` of several tasks in one pass: what each task is answered from, in their order."""
-        if batch_size is not None and not counts(batch_size):
-            raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
+        require_batch_size(batch_size)
         lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
         asked = Asked(count, batch_size, places)
         run = self._in_pieces if lane.program.form.layout is Layout.CACHED else self._in_steps
@@ -457,6 +467,16 @@ def _chooser(backend: Memory, dtype: str) -> Chooser:
     from headrace.runtime.generate.host_sampler import HostSampler
 
     return HostSampler(dtype)
+
+
+def require_batch_size(batch_size: int | None) -> None:
+    """Refuse what is no number of requests in a step.
+
+    Raises:
+        InputError: it is none.
+    """
+    if batch_size is not None and not counts(batch_size):
+        raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
 
 
 def _batched(places: Numbers, size: int | None) -> Iterator[Numbers]:
