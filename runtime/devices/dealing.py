@@ -71,8 +71,12 @@ class Dealing:
 
     def give(self, part: Share) -> None:
         """Deal a part out."""
-        lengths = lengths_of(part)
-        for device, own in enumerate(self._shares(lengths)):
+        lengths, shares = lengths_of(part), self._shares(lengths_of(part))
+        with self._pool.order:
+            for device in [one for one, own in enumerate(shares) if len(own) and one not in self._answering]:
+                self._answering.add(device)
+                self._send(device, Answer(self._number, *self._asked))
+        for device, own in enumerate(shares):
             if not len(own):
                 continue
             numbers = own + self._count
@@ -80,9 +84,6 @@ class Dealing:
             self._lengths[device] = np.concatenate([self._lengths[device], lengths[own]])
             self._load(device, int(lengths[own].sum()))
             self._unbegun[device] += 1
-            if device not in self._answering:
-                self._answering.add(device)
-                self._send(device, Answer(self._number, *self._asked))
             self._send(device, Part(self._number, taken(part, own), self._numbers(numbers)))
         self._count += len(part)
         self._last = part
@@ -110,9 +111,9 @@ class Dealing:
             self._send(device, End(self._number))
 
     def close(self) -> None:
-        """Nobody waits for what is not answered."""
+        """Nobody waits for what is not answered. Devices that sum together finish what they all were given."""
         for device in sorted(self._answering):
-            self._send(device, End(self._number, aborted=True))
+            self._send(device, End(self._number, aborted=self._parallel is Parallel.DATA))
         for device, left in enumerate(self._left):
             self._load(device, -int(left))
 

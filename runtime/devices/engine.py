@@ -7,7 +7,8 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-from headrace.backends.several import Several
+from headrace.backends.several import Parallel, Several
+from headrace.errors import ArtifactError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime.devices.dealing import Answers, answers
 from headrace.runtime.devices.messages import Prepare, Save
@@ -27,16 +28,25 @@ from headrace.utils.forks import OfEachProcess
 class Afar:
     """An executable that the processes of the devices hold."""
 
-    def __init__(self, lane: str, pool: Callable[[], Pool]) -> None:
-        """Of a lane, by its key."""
-        self.calls, self._lane, self._pool = 0, lane, pool
+    def __init__(self, lane: str, pool: Callable[[], Pool], whole: bool) -> None:
+        """Of a lane, by its key; `whole` is whether each of them has all of it."""
+        self.calls, self._lane, self._pool, self._whole = 0, lane, pool, whole
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """It runs where it is."""
         raise AssertionError("steps are made where they run")
 
     def save(self, path: Path) -> None:
-        """Have the first device's process write it."""
+        """Have the first device's process write it.
+
+        Raises:
+            ArtifactError: each has a part.
+        """
+        if not self._whole:
+            raise ArtifactError(
+                "The model is split over its devices, and none has an executable of all of it to save. Compile it for "
+                "one device, and save that."
+            )
         self._pool().ask(lambda call: Save(call, self._lane, str(path)), devices=1)
 
 
@@ -110,4 +120,4 @@ class SharedEngine(Engine):
         return self._lane(key_of(kinds), program)
 
     def _lane(self, key: str, program: Program) -> Lane:
-        return Lane(program, Afar(key, self._made), self.state(program))
+        return Lane(program, Afar(key, self._made, self.backend.parallel is Parallel.DATA), self.state(program))

@@ -20,6 +20,7 @@ from headrace.frontend.compat import operators
 from headrace.ir import Program
 from headrace.ops import attention, cached, linear_recurrence, recurrent, stateful  # noqa: F401 - a graph that is read needs its operators
 from headrace.runtime.devices.memory import mapped_privately
+from headrace.runtime.devices.rank import join
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.state.model_state import ModelState
 from headrace.target import Target
@@ -44,7 +45,17 @@ class Origin:
     meeting: str = ""
 
     def model(self) -> CompiledModel:
-        """The device's own."""
+        """The device's own.
+
+        Raises:
+            HeadraceError: it cannot be made here.
+        """
+        split = join(self.target, self.rank, self.ranks, self.meeting) if self.ranks > 1 else None
+        made = self._made()
+        made.engine.split = split
+        return made
+
+    def _made(self) -> CompiledModel:
         raise NotImplementedError
 
     def backend(self) -> Backend:
@@ -59,8 +70,7 @@ class Folder(Origin):
     folder: str = ""
     trust: bool | None = None
 
-    def model(self) -> CompiledModel:
-        """Read it."""
+    def _made(self) -> CompiledModel:
         from headrace.runtime.artifact.saved_model import load
 
         return load(self.folder, str(self.target), self.trust)
@@ -115,8 +125,8 @@ class Sent(Origin):
     state: type[ModelState] | None = None
     options: Mapping[str, Any] | None = None
 
-    def model(self) -> CompiledModel:
-        """Put the graph and its weights together again."""
+    def _made(self) -> CompiledModel:
+        """Of the graph and its weights, put together again."""
         assert self.program is not None
         assert self.weights is not None
         operators.register(self.program)

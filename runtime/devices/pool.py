@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.errors import HeadraceError, TargetError, warn
+from headrace.errors import HeadraceError, OutOfMemoryError, TargetError, warn
 from headrace.runtime.devices.channel import Message
 from headrace.runtime.devices.messages import Failed, Reply, Warned
 from headrace.runtime.devices.origin import Origin
@@ -85,6 +85,7 @@ class Pool:
     """A process a device. It ends with this object, and with this process.
 
     Attributes:
+        order: held while what begins a call is sent to several: all of them get the beginnings in one order.
         loads: tokens that each device has been given, by whatever call, and has not answered: int64 [devices].
     """
 
@@ -98,6 +99,8 @@ class Pool:
             HeadraceError: a process could not make its model.
         """
         self._calls, self._lock = Calls(), Lock()
+        self._together = origins[0].ranks > 1
+        self.order = Lock()
         self.loads = np.zeros(len(origins), np.int64)
         cores = max(1, (os.cpu_count() or 1) // len(origins))
         self.processes = [Process(origin, cores, tuple(files)) for origin in origins]
@@ -126,8 +129,9 @@ class Pool:
         """
         asked = self.processes[:devices]
         with self.call() as (number, queue):
-            for process in asked:
-                self.send(process, make(number))
+            with self.order:
+                for process in asked:
+                    self.send(process, make(number))
             return self._replies(queue, len(asked))
 
     @contextmanager
@@ -164,7 +168,10 @@ class Pool:
             raise TargetError(self._calls.lost)
         value = told.message.value
         if isinstance(value, Failed):
-            raise _noted(value, self.processes[told.device])
+            error = _noted(value, self.processes[told.device])
+            if self._together and not alike(error):
+                lose(self.processes, self._calls, _gone(self.processes[told.device], "process met an error alone"))
+            raise error
         if isinstance(value, Warned):
             warn(value.text)
             return None
@@ -198,12 +205,27 @@ def listen(place: int, processes: list[Process], calls: Calls) -> None:
             calls.tell(place, process.channel.receive())
     except EOFError:
         pass
-    if not process.closing and calls.lose(
-        f"The device {process.target} answers no more: its {process.why()}. Its calls have failed, and the model's "
-        "other processes were ended. Compile or load the model again."
-    ):
-        for other in processes:
-            other.kill()
+    if not process.closing:
+        lose(processes, calls, _gone(process, process.why()))
+
+
+def lose(processes: list[Process], calls: Calls, why: str) -> None:
+    """End all processes since one has failed, and tell whoever waits."""
+    if calls.lose(why):
+        for process in processes:
+            process.kill()
+
+
+def _gone(process: Process, how: str) -> str:
+    return (
+        f"The device {process.target} answers no more: its {how}. Its calls have failed, and the model's other "
+        "processes were ended. Compile or load the model again."
+    )
+
+
+def alike(error: BaseException) -> bool:
+    """Whether all devices that run a model together raise it, so that none waits for another."""
+    return isinstance(error, HeadraceError) and not isinstance(error, OutOfMemoryError)
 
 
 def end(processes: list[Process], calls: Calls) -> None:

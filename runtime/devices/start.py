@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.backends.several import Parallel, Several
+from headrace.errors import ArtifactError
 from headrace.ir import Program
 from headrace.runtime.devices.engine import SharedEngine
 from headrace.runtime.devices.origin import Folder, Origin, Sent, weights_of, without_weights
@@ -34,6 +35,11 @@ def shared_engine(
         saved: as `CompiledModel.read_from`.
         options: those of `CompiledModel`.
     """
+    if saved is not None and backend.parallel is Parallel.TENSOR:
+        raise ArtifactError(
+            f"{saved[0]} holds executables of the whole model, which are not split when they are read. Load it without "
+            'parallel="tensor", or compile the model with it.'
+        )
 
     def make() -> Pool:
         if saved is not None:

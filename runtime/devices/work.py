@@ -50,6 +50,11 @@ class Work:
         self._channel, self._rank = channel, origin.rank
         self._model: CompiledModel = origin.model()
         self._coming: dict[int, SimpleQueue[Part | End]] = {}
+        # Devices that run one model together sum in turn: all of them take calls in the order in which they come.
+        self._turns: SimpleQueue[tuple[int, Callable[[], None]]] | None = None
+        if origin.ranks > 1:
+            self._turns = SimpleQueue()
+            Thread(target=self._in_turn, args=(self._turns,), daemon=True).start()
 
     def begin(self, message: Any) -> None:
         """Take a message; what it asks for is done on a thread of its own."""
@@ -66,7 +71,14 @@ class Work:
                 self._start(message.call, lambda: self._save(message))
 
     def _start(self, call: int, work: Callable[[], None]) -> None:
-        Thread(target=told, args=(self._channel, call, work), daemon=True).start()
+        if self._turns is not None:
+            self._turns.put((call, work))
+        else:
+            Thread(target=told, args=(self._channel, call, work), daemon=True).start()
+
+    def _in_turn(self, turns: SimpleQueue[tuple[int, Callable[[], None]]]) -> None:
+        while True:
+            told(self._channel, *turns.get())
 
     def _prepare(self, asked: Prepare) -> None:
         lane = self._model.engine.joint_lane(asked.tasks, progress=False)

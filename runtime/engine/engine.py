@@ -15,6 +15,7 @@ from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
 from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
+from headrace.ir.passes import Pass
 from headrace.runtime.engine.decoding import Chooser, DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
@@ -73,6 +74,7 @@ class Engine:
         self._loops: dict[str, DecodingLoop] = {}
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         self.state = state or state_class(program)
+        self.split: Pass | None = None  # cuts what is compiled to the part of this device
 
     def lane(self, task: str, progress: bool | None = None) -> Lane:
         """What answers a task, compiled on first use.
@@ -230,7 +232,7 @@ class Engine:
             tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
         layout = Layout.CACHED if self.in_pieces else self.backend.layout
         try:
-            program = prepare(self.program, tasks[0], layout, kinds[1:])
+            program = prepare(self.program, tasks[0], layout, kinds[1:], self.split)
         except TraceError as error:
             if not self.in_pieces:
                 raise
@@ -433,6 +435,8 @@ class Engine:
     def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
         budget = self.token_budget or self.backend.step_tokens
+        if self.split is not None:  # the other devices have begun with this very step
+            raise error
         if len(step.requests) == 1:
             request = step.requests[0]
             raise OutOfMemoryError(
