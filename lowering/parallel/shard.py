@@ -185,7 +185,7 @@ def _same_tails(node: fx.Node, here: tuple[Any, ...], there: tuple[Any, ...], di
 
 def _product(sizes: tuple[Any, ...]) -> int | None:
     """None where one is free."""
-    return math.prod(sizes) if all(type(size) is int for size in sizes) else None
+    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
 
 
 def _along(laid: NDArray[np.int64], dim: int) -> NDArray[np.int64] | None:
