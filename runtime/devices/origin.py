@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import mmap
 import os
@@ -130,6 +131,8 @@ class Sent(Origin):
         assert self.program is not None
         assert self.weights is not None
         operators.register(self.program)
+        # Up to 2.11 torch warns of every weight that its file says the form of alone.
+        logging.getLogger("torch.export.pt2_archive._package").setLevel(logging.ERROR)
         exported = torch.export.load(io.BytesIO(self.graph))
         exported.state_dict.update(self.weights.read())
         return CompiledModel(
