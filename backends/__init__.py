@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any, cast
 
 from headrace.backends.interface import Backend
+from headrace.backends.several import Several, read_parallel
 from headrace.errors import TargetError, missing_library
 from headrace.target import AUTO, Target, parse_target
 from headrace.utils.scratch import require_cache
@@ -21,21 +23,32 @@ TARGETS = {
 PLACED = frozenset({"onnx", "cuda", "rocm"})
 
 
-def backend(target: str | Target, *, compiles: bool = True) -> Backend:
+def backend(target: str | Target, *, compiles: bool = True, parallel: str | None = None) -> Backend:
     """The backend of a target, checked to run here; "auto" picks the best device present.
 
     Args:
         compiles: whether it will compile here, so that what compiling needs is checked too.
+        parallel: how several devices share the work, a `Parallel`; None is "data".
 
     Raises:
         TargetError: no such target, or something that it needs is missing here.
+        InputError: no such way to share, or one device alone.
     """
     wanted = _known(preferred() if target == AUTO else target)
+    shared = read_parallel(parallel, wanted)
     if str(wanted) != wanted.kind and wanted.kind not in PLACED:
         raise TargetError(
             f"The target {wanted.kind} has neither variants nor devices, and {str(wanted)!r} names one. Write "
             f'"{wanted.kind}"; those that have are {", ".join(sorted(PLACED))}.'
         )
+    if len(wanted.devices) > 1:
+        each = tuple(replace(wanted, devices=(device,)) for device in wanted.devices)
+        found = [_found(one, compiles) for one in each]
+        return Several(wanted, each, found[0], shared)
+    return _found(wanted, compiles)
+
+
+def _found(wanted: Target, compiles: bool) -> Backend:
     module, attribute = TARGETS[wanted.kind].split(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)

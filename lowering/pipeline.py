@@ -43,9 +43,17 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
 
 
 def preparation(
-    task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = ()
+    task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (), split: Pass | None = None
 ) -> tuple[Pass, ...]:  # fmt: skip
-    """From there to the program of one task, ready for a backend's decompositions; `beside` is as of `SelectTask`."""
+    """From there to the program of one task, ready for a backend's decompositions; `beside` is as of `SelectTask`.
+
+    Args:
+        split: cuts it to the part of one device, before layers are merged.
+    """
+    if split is not None:
+        whole = preparation(task, layout, beside)
+        merging = isinstance(whole[-1], MergeLinear)
+        return (*whole[:-1], split, whole[-1]) if merging else (*whole, split)
     if TASK_RULES[task].needs is Needs.DECODING:
         # What its head reads is kept in sight, so that it need not read all of it.
         return (SelectTask(task, (*beside, OutputKind.HIDDEN)), PoolFirst(), CacheStates(), MergeLinear())
@@ -62,14 +70,16 @@ def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> P
 
 
 def prepare(
-    program: Program, task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = ()
+    program: Program, task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (),
+    split: Pass | None = None,
 ) -> Program:  # fmt: skip
     """Cut down to one task, in the layout that the target runs best where the program admits it.
 
     Args:
         beside: other outputs of the same pass that are wanted too.
+        split: what cuts it to the part of one device; None where it runs on one.
     """
-    return run_passes(program, preparation(task, layout, beside))
+    return run_passes(program, preparation(task, layout, beside, split))
 
 
 def quantize(prepared: Program) -> Program:

@@ -97,9 +97,9 @@ class Traced:
         """`explain` as a page, in notebooks."""
         return frame(self.explain("html"))
 
-    def lower(self, target: str = "auto", device: Any = None) -> Lowered:
-        """Decide for a target, or a device in its place."""
-        backend = find_backend(target_of(device, target), compiles=False)
+    def lower(self, target: str = "auto", device: Any = None, parallel: str | None = None) -> Lowered:
+        """Decide for a target, or a device in its place; `parallel` is as of `headrace.compile`."""
+        backend = find_backend(target_of(device, target), compiles=False, parallel=parallel)
         return Lowered(self.analysed, backend, self.tokenizer, self.side_files, self.brought)
 
 
@@ -318,9 +318,15 @@ def trace_loaded(
     return Traced(traced, checkpoint.tokenizer, gate, checkpoint.side_files, state)
 
 
-def lower(model: Source, *, target: str = "auto", device: Any = None, **options: Any) -> Lowered:
-    """Trace a model and decide for a target, or a device in its place. Options as for `trace`."""
-    backend = find_backend(target_of(device, target), compiles=False)
+def lower(
+    model: Source, *, target: str = "auto", device: Any = None, parallel: str | None = None, **options: Any
+) -> Lowered:
+    """Trace a model and decide for a target, or a device in its place. Options as for `trace`.
+
+    Args:
+        parallel: as of `headrace.compile`.
+    """
+    backend = find_backend(target_of(device, target), compiles=False, parallel=parallel)
     traced = trace(model, **(options | {"dtype": dtype_for(options.get("dtype", "auto"), model, backend)}))
     with bar("Proving attention types", shown=options.get("progress")):
         return Lowered(traced.analysed, backend, traced.tokenizer, traced.side_files, traced.brought)
@@ -346,6 +352,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     trust_remote_code: bool = False,
     progress: bool | None = None,
     device: Any = None,
+    parallel: str | None = None,
 ) -> CompiledModel:
     """Load, trace, decide and compile a model.
 
@@ -366,6 +373,9 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         force: keep a quantised model whose answers fail that gate.
         progress: show progress on stderr; None on a terminal or in a notebook only.
         device: in place of a target, as torch and transformers name it: "cpu", "cuda:1", a torch.device, or a number.
+        parallel: how the devices of a target such as "cuda:0-1" share the work, each in a process of its own. "data",
+            which None is: each has the whole model, and answers some of the requests. "tensor": each has a part of
+            every layer, and all of them answer every request.
 
     The other arguments are `trace`'s.
 
@@ -374,10 +384,11 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     """
     require_choice("force", force)
     target = target_of(device, target)
-    require_scheme(quantize, find_backend(target))  # what cannot run here is refused before anything is loaded
+    # What cannot run here is refused before anything is loaded.
+    require_scheme(quantize, find_backend(target, parallel=parallel))
     lowered = lower(
-        model, target=target, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling, task=task,
-        tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
+        model, target=target, parallel=parallel, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling,
+        task=task, tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
         task=task, beside=beside, max_length=max_length, token_budget=token_budget, cache_bytes=cache_bytes,

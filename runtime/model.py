@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from headrace.backends.interface import Backend
+from headrace.backends.several import Several
 from headrace.errors import ArtifactError, InputError, warn
 from headrace.ir import PER_TOKEN_OUTPUTS, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
@@ -23,7 +24,7 @@ from headrace.runtime.methods.iterating import Iterating
 from headrace.runtime.methods.labelling import Labelling
 from headrace.runtime.methods.one_pass import run
 from headrace.runtime.ragged import Ragged, as_ragged
-from headrace.runtime.state.model_state import ModelState
+from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.tasks.answers.output import NUMPY, as_output
 from headrace.runtime.tasks.generate import Part, generate, generate_iter
 from headrace.runtime.tasks.interface import Call, Options, Requests, require_known
@@ -51,7 +52,7 @@ class CompiledModel(Embedding, Labelling, Iterating):
     take `output`, and each has a form over iterators, as `embed_iter`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is an option of its own, and plain
         self,
         program: Program,
         backend: Backend,
@@ -66,6 +67,7 @@ class CompiledModel(Embedding, Labelling, Iterating):
         quantize: str | None = None,
         force: bool = False,
         state: type[ModelState] | None = None,
+        read_from: tuple[str, str, bool | None] | None = None,
     ) -> None:
         """Take an analysed program; nothing is compiled before `warm` or the first request.
 
@@ -76,6 +78,7 @@ class CompiledModel(Embedding, Labelling, Iterating):
             quantize: the scheme in which large linear layers multiply; one that the backend runs.
             force: keep a quantised program whose answers fail the gate.
             state: the class of the state that runs the program; None takes what its route names.
+            read_from: of a model that is read back, the folder, target and trust that `headrace.load` was given.
 
         Raises:
             TaskNotEnabledError: `task` is not supported.
@@ -87,7 +90,17 @@ class CompiledModel(Embedding, Labelling, Iterating):
             warn(warning)
         self._first, self._kept = 0, dict[Any, Any]()
         self.max_length, self.side_files = max_length, dict(side_files or {})
-        self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state, cache_bytes)
+        self.read_from = read_from
+        if isinstance(backend, Several):
+            self.engine = _shared(
+                program, backend, tokenizer, lanes=lanes, state=state or state_class(program), saved=read_from,
+                options={
+                    "task": task, "max_length": max_length, "token_budget": token_budget, "cache_bytes": cache_bytes,
+                    "quantize": quantize, "force": force,
+                },
+            )  # fmt: skip
+        else:
+            self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state, cache_bytes)
         if self.engine.in_pieces and not counts(token_budget):
             raise InputError(f"token_budget is {token_budget!r}; an int of 1 and above is accepted.")
         longest = None if self.engine.in_pieces else token_budget
@@ -96,8 +109,6 @@ class CompiledModel(Embedding, Labelling, Iterating):
             if program.signature.arrays
             else Texts(tokenizer, program, max_length, longest)
         )
-        # Of a model that was read back: the folder, the target and the trust that `headrace.load` was given.
-        self.read_from: tuple[str, str, bool | None] | None = None
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -156,6 +167,13 @@ class CompiledModel(Embedding, Labelling, Iterating):
                 "is read back: model.save(FOLDER), headrace.load(FOLDER)."
             )
         return load, self.read_from, {"_first": self._first}
+
+    def close(self) -> None:
+        """End the processes of a target of several devices, which end by themselves with the model or with Python.
+
+        Of a target of one device there are none.
+        """
+        self.engine.close()
 
     def __repr__(self) -> str:
         """The model, its tasks, target and dtype."""
@@ -393,3 +411,9 @@ class CompiledModel(Embedding, Labelling, Iterating):
         Options and errors as of `generate`. Who stops reading ends what was begun.
         """
         return generate_iter(self._call(self.engine.require(Task.GENERATE), None, None, False), prompts, **options)
+
+
+def _shared(*args: Any, **options: Any) -> Engine:
+    from headrace.runtime.devices.start import shared_engine  # which needs torch
+
+    return shared_engine(*args, **options)

@@ -24,12 +24,15 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     GuardOnDataDependentSymNode,
+    free_symbols,
     free_unbacked_symbols,
 )
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
+    "ALL_REDUCE",
+    "WAIT",
     "ConstraintViolationError",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -42,6 +45,7 @@ __all__ = [
     "compile_code",
     "compiler_settings",
     "enable_python_dispatcher",
+    "free_symbols",
     "free_unbacked_symbols",
     "guarded",
     "index_below",
@@ -77,6 +81,12 @@ OPTIMISED = """
 #pragma GCC optimize("O1")
 #endif
 """
+# A sum over the devices of a process group, by the group's name, and the wait for it; None where torch has neither.
+ALL_REDUCE, WAIT = (
+    (torch.ops._c10d_functional.all_reduce.default, torch.ops._c10d_functional.wait_tensor.default)
+    if torch.distributed.is_available()
+    else (None, None)
+)
 # Of Inductor's options. Headers compiled once for all cost 300 MB and as much time as five models gain by them.
 BRIEF = {"aot_inductor.precompile_headers": False}
 # Where the compiler need not be tried with each instruction set that the processor has: every one that compiles torch's

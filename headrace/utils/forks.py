@@ -37,26 +37,29 @@ class OfEachProcess(Generic[T]):
     """What works by threads and locks of its library's own: a forked child makes another when it first asks for it.
 
     The parent's stays in the child's memory to its end: to take it down would wait for threads that are not there.
+
+    Attributes:
+        made: that of this process, None where none was asked for.
     """
 
     def __init__(self, make: Callable[[], T], made: T | None = None) -> None:
         """`make` must give the same in a child; `made` is that of this process, if there is one."""
-        self._make, self._made = make, made
+        self._make, self.made = make, made
         self._guard = Guard()
         _of_processes.add(self)
 
     def __call__(self) -> T:
         """That of this process."""
         with self._guard.lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+            if self.made is None:
+                self.made = self._make()
+            return self.made
 
     def leave(self) -> None:
         """In a child, have none yet."""
-        if self._made is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._made))  # no end of the interpreter deletes it either
-            self._made = None
+        if self.made is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.made))  # no end of the interpreter deletes it either
+            self.made = None
 
 
 _guards = WeakSet[Guard]()

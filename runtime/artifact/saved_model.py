@@ -84,7 +84,8 @@ def facts(model: CompiledModel, backend: Backend) -> dict[str, Any]:
 
 
 def load(
-    folder: str | Path, target: str = "auto", trust: bool | None = None, *, device: Any = None
+    folder: str | Path, target: str = "auto", trust: bool | None = None, *, device: Any = None,
+    parallel: str | None = None,
 ) -> CompiledModel:  # fmt: skip
     """Load what `CompiledModel.save` or `CompiledModel.export_onnx` wrote.
 
@@ -94,24 +95,33 @@ def load(
             saved on this machine and that nobody else can write to; True any. An ONNX model is none, and is not asked
             about.
         device: in place of a target, as `headrace.compile` takes it: where the model runs of what it was compiled for.
+        parallel: how several devices share the work, as `headrace.compile` takes it.
 
     Raises:
         ArtifactError: the folder is damaged, partial, foreign, newer, untrusted, or for another torch or target.
     """
     with ExitStack() as opened:
-        model = _read(opened.enter_context(held(path_of(folder))), target, trust, device)
+        place = opened.enter_context(held(path_of(folder)))
+        program, manifest = decided(place)
+        backend = _backend(place, manifest, target, device, parallel)
+        read_from = (str(path_of(folder).absolute()), str(backend.target), trust)
+        model = _read(place, program, manifest, backend, read_from)
         # It reads some of its files later, and when it is saved again: they stay its own until it goes.
         weakref.finalize(model.engine, opened.pop_all().close)
-    model.read_from = (str(path_of(folder).absolute()), str(model.engine.backend.target), trust)
+    model.engine.begin()
     return model
 
 
-def _read(folder: Path, target: str, trust: bool | None, device: Any) -> CompiledModel:
-    program, manifest = decided(folder)
-    backend = _backend(folder, manifest, target, device)
+def _read(
+    folder: Path,
+    program: Program,
+    manifest: Mapping[str, Any],
+    backend: Backend,
+    read_from: tuple[str, str, bool | None],
+) -> CompiledModel:
     _check_libraries(folder, manifest["libraries"])
     if backend.runs_code:
-        check_trust(folder, manifest["digest"], trust)
+        check_trust(folder, manifest["digest"], read_from[2])
     check_files(folder, manifest["files"])
     with understood(folder):
         state = state_class(program)
@@ -119,6 +129,7 @@ def _read(folder: Path, target: str, trust: bool | None, device: Any) -> Compile
         return CompiledModel(
             program, backend, kept_tokenizer(folder, manifest["tokenizer"]), task=manifest["task"],
             max_length=manifest["max_length"], token_budget=manifest["token_budget"], lanes=lanes, state=state,
+            read_from=read_from,
         )  # fmt: skip
 
 
@@ -221,13 +232,15 @@ def _lane(
     return Lane(program, ReadBack(backend.load(folder / name, program), folder), state(program))
 
 
-def _backend(folder: Path, manifest: Mapping[str, Any], target: str, device: Any) -> Backend:
+def _backend(
+    folder: Path, manifest: Mapping[str, Any], target: str, device: Any, parallel: str | None
+) -> Backend:  # fmt: skip
     made = str(manifest["target"])
     if device is not None:
         target = _placed(made, target_of(device, target))
     if target != AUTO and parse_target(target).kind != made:
         raise ArtifactError(f"{folder} was compiled for {made}, not {target}. Compile it for {target}.")
-    return find_backend(made if target == AUTO else target, compiles=False)
+    return find_backend(made if target == AUTO else target, compiles=False, parallel=parallel)
 
 
 def _placed(made: str, place: str) -> str:

@@ -15,6 +15,7 @@ from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
 from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
+from headrace.ir.passes import Pass
 from headrace.runtime.engine.decoding import Chooser, DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
@@ -73,6 +74,7 @@ class Engine:
         self._loops: dict[str, DecodingLoop] = {}
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         self.state = state or state_class(program)
+        self.split: Pass | None = None  # cuts what is compiled to the part of this device
 
     def lane(self, task: str, progress: bool | None = None) -> Lane:
         """What answers a task, compiled on first use.
@@ -161,6 +163,17 @@ class Engine:
         whole = self.joint_lane(tasks, progress).program.form.layout is Layout.PADDED
         return padded(self.token_budget or self.backend.step_tokens) if whole else PACKED
 
+    def parts(self, reader: Any, listed: Sequence[Any], **options: Any) -> Iterator[Any]:
+        """The parts of what a reader's `ahead` takes, as `answered` takes them; options and errors as of that."""
+        parts: Iterator[Any] = reader.ahead(listed, **options)
+        return parts
+
+    def begin(self) -> None:
+        """Start what runs elsewhere, which is nothing."""
+
+    def close(self) -> None:
+        """End what runs elsewhere."""
+
     def described(self) -> Program:
         """The program, with the layout of what was compiled first."""
         lane = next(iter(self.lanes.values()), None)
@@ -219,7 +232,7 @@ class Engine:
             tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
         layout = Layout.CACHED if self.in_pieces else self.backend.layout
         try:
-            program = prepare(self.program, tasks[0], layout, kinds[1:])
+            program = prepare(self.program, tasks[0], layout, kinds[1:], self.split)
         except TraceError as error:
             if not self.in_pieces:
                 raise
@@ -321,8 +334,7 @@ class Engine:
         places: Places = IN_ORDER,
     ) -> Iterator[tuple[Numbers, list[Rows]]]:
         """`answered` of several tasks in one pass: what each task is answered from, in their order."""
-        if batch_size is not None and not counts(batch_size):
-            raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
+        require_batch_size(batch_size)
         lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
         asked = Asked(count, batch_size, places)
         run = self._in_pieces if lane.program.form.layout is Layout.CACHED else self._in_steps
@@ -423,6 +435,8 @@ class Engine:
     def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
         budget = self.token_budget or self.backend.step_tokens
+        if self.split is not None:  # the other devices have begun with this very step
+            raise error
         if len(step.requests) == 1:
             request = step.requests[0]
             raise OutOfMemoryError(
@@ -457,6 +471,16 @@ def _chooser(backend: Memory, dtype: str) -> Chooser:
     from headrace.runtime.generate.host_sampler import HostSampler
 
     return HostSampler(dtype)
+
+
+def require_batch_size(batch_size: int | None) -> None:
+    """Refuse what is no number of requests in a step.
+
+    Raises:
+        InputError: it is none.
+    """
+    if batch_size is not None and not counts(batch_size):
+        raise InputError(f"batch_size is {batch_size!r}; an int of 1 and above is accepted.")
 
 
 def _batched(places: Numbers, size: int | None) -> Iterator[Numbers]:

@@ -163,7 +163,9 @@ class Call:
             requests: each text as it was read is put in its place, before what is answered to it comes.
         """
         kept, places = self.once(listed)
-        parts = noted(self._parts(kept, places, options, tasks), places, requests)
+        sizes = self.engine.sizes(*tasks)
+        read = self.reader.ahead(kept, places=places, sizes=sizes, truncate=self.truncate, **options)
+        parts = noted(read, places, requests)
         steps = self.engine.answered_together(tasks, parts, len(kept), self.batch_size, self.progress, places)
         for step, outputs in steps:
             spread = [places.step(step, rows) for rows in outputs]
@@ -202,11 +204,9 @@ class Call:
             raise self.reader.no_text()
         return self.reader
 
-    def _parts(
-        self, kept: Sequence[Any], places: Places, options: dict[str, Any], tasks: Sequence[Task] = ()
-    ) -> Iterator[Sequence[Request]]:
-        sizes = self.engine.sizes(*(tasks or (self.task,)))
-        return self.reader.ahead(kept, places=places, sizes=sizes, truncate=self.truncate, **options)
+    def _parts(self, kept: Sequence[Any], places: Places, options: dict[str, Any]) -> Iterator[Sequence[Request]]:
+        sizes = self.engine.sizes(self.task)
+        return self.engine.parts(self.reader, kept, places=places, sizes=sizes, truncate=self.truncate, **options)
 
 
 def require_known(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:

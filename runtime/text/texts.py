@@ -105,31 +105,33 @@ class Texts:
         Raises:
             InputError: a limit below one, or above what the model can read.
         """
-        made = copy.copy(self)
-        bound = find_bound(self._tokenizer, self._program, max_length, self._budget)
-        vars(made).update(_fits=Fits(self._program, bound))
-        return made
+        return self.within(find_bound(self._tokenizer, self._program, max_length, self._budget))
 
     def limited(self, length: int | None, why: str) -> Texts:
         """The same reader, of texts of at most so many tokens where that is fewer."""
-        if length is None or (self._bound.length is not None and self._bound.length <= length):
+        if length is None or (self.bound.length is not None and self.bound.length <= length):
             return self
+        return self.within(Bound(length, why))
+
+    def within(self, bound: Bound) -> Texts:
+        """The same reader, of texts within that bound."""
         made = copy.copy(self)
-        vars(made).update(_fits=Fits(self._program, Bound(length, why)))
+        vars(made).update(_fits=Fits(self._program, bound))
         return made
 
     @property
-    def _bound(self) -> Bound:
+    def bound(self) -> Bound:
+        """How long a text may be, and what says so."""
         return self._fits.bound
 
     @property
     def length(self) -> int | None:
         """The tokens of a text at most."""
-        return self._bound.length
+        return self.bound.length
 
     def raw(self, token_ids: Any, token_type_ids: Any, sizes: Sizes) -> tuple[int, Iterator[Tokens]]:
         """The requests of a call on token ids; see `read_ids`."""
-        return read_ids(self._program, token_ids, token_type_ids, self._bound, sizes)
+        return read_ids(self._program, token_ids, token_type_ids, self.bound, sizes)
 
     def decode(self, ids: list[int]) -> str:
         """Token ids as text."""
@@ -173,16 +175,16 @@ class Texts:
         assert not (offsets and (pairs or prompt)), "offsets are those of one text without a prompt"
         if isinstance(texts, Ragged) and len(texts):
             self._require_alone(bool(prompt), offsets, places.number(0))
-            yield from read_ids(self._program, texts, None, self._bound, sizes, places.first)[1]
+            yield from read_ids(self._program, texts, None, self.bound, sizes, places.first)[1]
             return
         _require(self._tokenizer, offsets)
         cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs)
         before = "" if offsets else find_prompt(self._program, prompt)
         reading = Reading(cuts, pairs, before, bool(prompt), offsets, places, cuttable=cuttable)
-        most = None if self._bound.length is None else first_size(self._bound.length)
+        most = None if self.bound.length is None else first_size(self.bound.length)
 
         # What truncates in one go says how much it took away; of pairs, few have to be truncated.
-        at_once = self._bound.length if cuts is not None and self._tokenizer.is_fast and not pairs else None
+        at_once = self.bound.length if cuts is not None and self._tokenizer.is_fast and not pairs else None
         parts = (self._part(texts, span, reading) for span in in_parts((about(text, most) for text in texts), sizes))
         shortened, read = list[int](), 0
         for part, answer in made_ahead(parts, lambda part: self._reader.ask(part.pieces, offsets, at_once)):
@@ -215,7 +217,7 @@ class Texts:
     def fitted(self, whole: Sequence[Encoded], *, truncate: bool | str | None, first: int = 0) -> list[Encoded]:
         """What `whole` gave, within the bound; arguments and errors as of `ahead`."""
         cuts = read_truncate(self._program.facts.text.truncates if truncate is None else truncate, pairs=False)
-        longest, found = self._bound.length, list(whole)
+        longest, found = self.bound.length, list(whole)
         over = [i for i, one in enumerate(found) if longest is not None and one.length > longest]
         if over and cuts is None:
             numbers = list(range(first, first + len(found)))
@@ -238,7 +240,7 @@ class Texts:
             side: which text of a pair is cut.
             first: the text's number in messages.
         """
-        found = cut(whole, self._bound, stride, side, backwards=self._tokenizer.truncation_side == "left")
+        found = cut(whole, self.bound, stride, side, backwards=self._tokenizer.truncation_side == "left")
         for window in found:
             self._fits.check(window.encoded, first, None)
         return found
@@ -249,7 +251,7 @@ class Texts:
         others = [request for place, request in enumerate(span) if place not in given]
         numbers = [reading.places.number(request) for request in others]
         requests = [self._request(texts[other], reading, number) for other, number in zip(others, numbers, strict=True)]
-        longest, side = self._bound.length, self._tokenizer.truncation_side
+        longest, side = self.bound.length, self._tokenizer.truncation_side
         if longest is None:
             return Part(numbers, requests, [Piece(parts) for parts in requests], given, reading.cuttable)
         strategy = reading.cuts or Strategy.LONGEST_FIRST
@@ -261,7 +263,7 @@ class Texts:
         numbers = [reading.places.number(place) for place in places]
         if numbers:
             self._require_alone(reading.prompted, reading.offsets, numbers[0])
-        return read_requests(self._program, [texts[place] for place in places], numbers, self._bound)
+        return read_requests(self._program, [texts[place] for place in places], numbers, self.bound)
 
     @staticmethod
     def _require_alone(prompted: bool, offsets: bool, number: int) -> None:
@@ -279,7 +281,7 @@ class Texts:
 
     def _finished(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> list[Encoded]:
         """The requests of a part, of what its pieces were read as: each whole or truncated, and checked."""
-        bound, offsets = self._bound.length, reading.offsets
+        bound, offsets = self.bound.length, reading.offsets
         self._lengthen(part, encoded, reading, at_once)
         over = [i for i, one in enumerate(encoded) if bound is not None and len(one.ids) > bound]
         if over and reading.cuts is None:
@@ -313,7 +315,7 @@ class Texts:
 
     def _lengthen(self, part: Part, encoded: list[Encoded], reading: Reading, at_once: int | None) -> None:
         """Read more of each text whose piece does not surely have more tokens than the bound."""
-        pieces, longest, offsets = part.pieces, self._bound.length, reading.offsets
+        pieces, longest, offsets = part.pieces, self.bound.length, reading.offsets
         strategy = reading.cuts or Strategy.LONGEST_FIRST
         sizes = {i: first_size(longest or 0) for i, piece in enumerate(pieces) if piece.spare is not None}
         others = self._others(part, list(sizes), strategy)
@@ -342,13 +344,13 @@ class Texts:
         """Say which of so many requests were truncated though nobody asked for it."""
         warn(
             f"{places.count_texts(shortened)} of {places.count_texts(range(total))} texts, the first of them text "
-            f"{places.number(shortened[0])}, were truncated to {self._bound.length} tokens ({self._bound.why}). Pass "
+            f"{places.number(shortened[0])}, were truncated to {self.bound.length} tokens ({self.bound.why}). Pass "
             "truncate=True to accept that, or truncate=False to refuse them."
         )
 
     def _restore(self, chat: Chat, encoded: list[Encoded], reading: Reading) -> None:
         """Put the template's end over that of every text that fills the bound: truncation takes it first."""
-        full = [i for i, one in enumerate(encoded) if len(one.ids) == self._bound.length]
+        full = [i for i, one in enumerate(encoded) if len(one.ids) == self.bound.length]
         if not full:
             return
         filled = chat.filled(1 + reading.pairs, reading.before)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from headrace.backends import backend, preferred
-from headrace.errors import TargetError
+from headrace.backends.several import Several
+from headrace.errors import InputError, TargetError
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +57,26 @@ def test_what_takes_no_device() -> None:
         backend("reference:fast")
     with pytest.raises(TargetError, match="There is no target 'tpu:1'"):
         backend("tpu:1")
-    with pytest.raises(TargetError, match="names 2 devices, and a model runs on one"):
-        backend("cuda:0-1")
+    with pytest.raises(TargetError, match=r"'reference:0,1'"):
+        backend("reference:0-1")
+
+
+def test_how_devices_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _two_devices(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    found = backend("cuda:0-1", parallel="tensor")
+    assert isinstance(found, Several)
+    assert list(map(str, found.each)) == ["cuda:0", "cuda:1"]
+    assert (str(found.target), found.parallel, asked) == ("cuda:0,1", "tensor", [0, 1])
+    assert found.step_tokens * 2 == backend("cuda:0-1").step_tokens
+    with pytest.raises(TargetError, match="names a device that is not here"):
+        backend("cuda:0-2")
+    with pytest.raises(InputError, match="choose from data, tensor"):
+        backend("cuda:0-1", parallel="pipeline")
+    with pytest.raises(InputError, match=r"names one\. Name several, as in cuda:0-1"):
+        backend("cuda:0", parallel="data")
+    with pytest.raises(InputError, match="names none"):
+        backend("reference", parallel="tensor")
 
 
 def _two_devices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
