@@ -12,14 +12,13 @@ from torch import fx
 from headrace.backends.kernels.linear_activation.match import LINEAR, LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_few.match import LINEAR_ANY
 from headrace.backends.kernels.linear_few.rows import TABLES, embedding, layer, norm
+from headrace.backends.kernels.norms import rms_norm
 from headrace.graphs import HALVES
 from headrace.graphs.views import arguments
 
 aten = torch.ops.aten
-ADD, MUL, CLONE, LAYER_NORM = aten.add.Tensor, aten.mul.Tensor, aten.clone.default, aten.layer_norm.default
+ADD, CLONE, LAYER_NORM = aten.add.Tensor, aten.clone.default, aten.layer_norm.default
 EMBEDDING = aten.embedding.default
-RSQRT, MEAN, POWER = aten.rsqrt.default, aten.mean.dim, aten.pow.Tensor_Scalar
-CASTS = (aten._to_copy.default, aten.type_as.default)
 EPS = 1e-5  # of a layer norm whose call says none
 Node = Any  # an fx.Node: what its arguments are is asked for at every step
 
@@ -99,8 +98,7 @@ def _added(node: Node | None, one: Node) -> fx.Node | None:
     if node is None or node.target is not ADD or node.kwargs or len(node.all_input_nodes) != 2:
         return None
     (other,) = (given for given in node.all_input_nodes if given is not one)
-    alike = all(getattr(other.meta["val"], each, None) == getattr(one.meta["val"], each) for each in ("shape", "dtype"))
-    return other if alike else None
+    return other if _form(other) == _form(one) else None
 
 
 def _norm(node: Node) -> tuple[Any, ...] | None:
@@ -110,35 +108,12 @@ def _norm(node: Node) -> tuple[Any, ...] | None:
         x, weight = given["input"], given.get("weight")
         whole = len(given["normalized_shape"]) == 1 and weight is not None
         return (x, weight, given.get("bias"), given.get("eps", EPS), 0.0, True) if whole else None
-    if node.target is MUL and len(node.args) == 2:
-        return _rms(_uncast(node.args[1]), node.args[0], 0.0, node)
-    product = node.args[0] if node.target in CASTS else None
-    if product is None or product.target is not MUL or not _is(product.args[1], ADD):
+    found = rms_norm(node)
+    if found is None or _form(found.z) != _form(node):
         return None
-    weight, one = product.args[1].args
-    return _rms(product.args[0], _uncast(weight), one, node) if isinstance(one, float) else None
+    return found.z, found.weight, None, found.eps, found.offset, False
 
 
-def _rms(scaled: Node, weight: Node, offset: float, last: Node) -> tuple[Any, ...] | None:
-    """Of `z * rsqrt(mean(z^2) + eps)`, computed in float32 of what `last` has the dtype and the shape of."""
-    if not _is(scaled, MUL) or not _is(scaled.args[1], RSQRT) or not _is(scaled.args[1].args[0], ADD):
-        return None
-    wide, (mean, eps) = scaled.args[0], scaled.args[1].args[0].args
-    if not isinstance(eps, float) or not _is(mean, MEAN) or list(mean.args[1]) != [-1]:
-        return None
-    z, square = _uncast(wide), mean.args[0]
-    if not _is(square, POWER) or square.args != (wide, 2) or wide.meta["val"].dtype is not torch.float32:
-        return None
-    known = isinstance(weight, fx.Node) and weight.op in ("placeholder", "get_attr") and weight.meta["val"].dim() == 1
-    values = [one.meta["val"] for one in (z, last)]
-    alike = values[0].dtype is values[1].dtype and values[0].shape == values[1].shape
-    return (z, weight, None, eps, offset, False) if known and alike else None
-
-
-def _is(node: Any, target: Any) -> bool:
-    return isinstance(node, fx.Node) and node.target is target
-
-
-def _uncast(node: Any) -> Any:
-    """What a cast casts."""
-    return node.args[0] if isinstance(node, fx.Node) and node.target in CASTS else node
+def _form(node: Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return value.shape, value.dtype

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from headrace import graphs
+from headrace.backends.kernels.norms import rms_norm
 from headrace.backends.kernels.rotary import into_cache, op  # noqa: F401 - registers the operators
 from headrace.graphs.views import arguments
 from headrace.ops.cached import ATTENTION_PAGED
@@ -16,7 +17,7 @@ from headrace.ops.cached import ATTENTION_PAGED
 aten = torch.ops.aten
 ADD, MUL, CAT, NEG, SLICE = aten.add.Tensor, aten.mul.Tensor, aten.cat.default, aten.neg.default, aten.slice.Tensor
 COPY, TURN, UNSQUEEZE = aten._to_copy.default, aten.transpose.int, aten.unsqueeze.default
-RSQRT, MEAN, POWER, SELECT = aten.rsqrt.default, aten.mean.dim, aten.pow.Tensor_Scalar, aten.select.int
+SELECT = aten.select.int
 ROTATE, ROTATE_INTO = torch.ops.headrace.rotate.default, torch.ops.headrace.rotate_into_cache.default
 # From `headrace.rotate` to what an attention over caches takes: a row to a batch of one and back.
 BACK = ((TURN, (0, 1)), (SELECT, (0, 0)), (TURN, (1, 2)), (UNSQUEEZE, (0,)))
@@ -33,8 +34,7 @@ class FuseRotary:
         """Put one in the place of each."""
         for node in list(graph.nodes):
             if node.target is ADD and (found := _rotation(node)) is not None:
-                x, cos, sin = found
-                source, weight, eps = _norm(x) or (x, None, 0.0)
+                source, weight, eps, cos, sin = found
                 last = _only_user(node, COPY) or node
                 if last.meta["val"].dtype == source.meta["val"].dtype and source.meta["val"].stride(-1) == 1:
                     _replace(graph, last, source, cos, sin, weight, eps)
@@ -89,42 +89,41 @@ def _rotated(node: Node) -> Node | None:
     return node if _is(node, ROTATE) and len(node.users) == 1 else None
 
 
-def _rotation(node: Node) -> tuple[Node, Node, Node] | None:
-    """`(x [1, T, H, D], cos [1, T, D], sin)` of `x * cos + cat(-x[half:], x[:half]) * sin`, with x transposed."""
+def _rotation(node: Node) -> tuple[Node, Node | None, float, Node, Node] | None:
+    """`(x [1, T, H, D], weight, eps, cos [1, T, D], sin)` of `n * cos + cat(-n[half:], n[:half]) * sin`.
+
+    `n` [1, H, T, D] is `x` transposed and normed, in either order; without a norm the weight is None.
+    """
     plain, turned = node.args[0], node.args[1]
     if not (_is(plain, MUL) and _is(turned, MUL) and _is(turned.args[0], CAT)):
         return None
-    x, cat = _uncast(plain.args[0]), turned.args[0]
+    n, cat = _uncast(plain.args[0]), turned.args[0]
     cos, sin = (_spread(mul.args[1]) for mul in (plain, turned))
     parts = cat.args[0]
-    if cos is None or sin is None or not _is(x, TURN) or tuple(x.args[1:]) != (1, 2) or len(parts) != 2:
+    if cos is None or sin is None or len(parts) != 2:
         return None
-    width = x.meta["val"].shape[-1]
+    width = n.meta["val"].shape[-1]
     if not (_is(parts[0], NEG) and _is(parts[0].args[0], SLICE) and _is(parts[1], SLICE)):
         return None
     late, early = parts[0].args[0], parts[1]
     halves = early.args[1:4] == (3, 0, width // 2) and late.args[1:3] == (3, width // 2) and late.args[3] >= width
-    same = _uncast(late.args[0]) is x and _uncast(early.args[0]) is x
+    same = _uncast(late.args[0]) is n and _uncast(early.args[0]) is n
     whole = all(wave.meta["val"].shape[-1] == width and wave.meta["val"].dim() == 3 for wave in (cos, sin))
-    return (x.args[0], cos, sin) if halves and same and whole and width % 2 == 0 else None
+    normed = _normed(n) if halves and same and whole and width % 2 == 0 else None
+    return None if normed is None else (*normed, cos, sin)
 
 
-def _norm(y: Node) -> tuple[Node, Node, float] | None:
-    """`(z, weight, eps)` of `weight * (z * rsqrt(mean(z^2) + eps))` over the last dimension."""
-    if not _is(y, MUL):
-        return None
-    weight, scaled = y.args[0], _uncast(y.args[1])
-    if not (
-        _is(scaled, MUL) and _is(scaled.args[1], RSQRT) and isinstance(weight, fx.Node) and weight.op == "placeholder"
-    ):
-        return None
-    z, added = scaled.args[0], scaled.args[1].args[0]
-    if not (_is(added, ADD) and isinstance(added.args[1], float) and _is(added.args[0], MEAN)):
-        return None
-    mean = added.args[0]
-    square = mean.args[0]
-    over_last = list(mean.args[1]) == [-1] and _is(square, POWER) and square.args == (z, 2)
-    return (_uncast(z), weight, added.args[1]) if over_last and weight.meta["val"].dim() == 1 else None
+def _normed(n: Node) -> tuple[Node, Node | None, float] | None:
+    """`(x, weight, eps)` of what is transposed, and normed before or after it."""
+    if _turns(n):
+        found = rms_norm(n.args[0])
+        return (n.args[0], None, 0.0) if found is None else (found.z, found.scale, found.eps)
+    found = rms_norm(n)
+    return (found.z.args[0], found.scale, found.eps) if found is not None and _turns(found.z) else None
+
+
+def _turns(node: Node) -> bool:
+    return _is(node, TURN) and tuple(node.args[1:]) == (1, 2)
 
 
 def _is(node: Any, target: Any) -> bool:

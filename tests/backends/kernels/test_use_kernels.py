@@ -20,7 +20,7 @@ from tests.tiny import build, checkpoint
 
 LENGTHS = (5, 17, 3, 1, 40)
 # Queries and keys, where they are rotated by halves; in GPT-OSS otherwise.
-ROTATED = {"bert": 0, "modernbert": 2, "qwen3": 2, "llama": 2, "gpt-oss": 0}
+ROTATED = {"bert": 0, "modernbert": 2, "qwen3": 2, "llama": 2, "gemma3": 2, "gpt-oss": 0}
 
 
 def packed(name: str) -> Any:
@@ -43,7 +43,7 @@ def check_program(name: str, device: str) -> None:
     assert targets.count(ATTENTION_TRITON) == len(program.nodes.attention)
     rotated = [node for node in lowered.graph.nodes if node.target is ROTATE]
     assert len(rotated) == ROTATED[name] * len(program.nodes.attention)
-    assert all((node.args[3] is not None) == (name == "qwen3") for node in rotated)
+    assert all((node.args[3] is not None) == (name in ("qwen3", "gemma3")) for node in rotated)
     inputs = sample.row(program, LENGTHS)
     (wanted,), _ = graphs.run(program.graph, inputs)
     (found,), _ = graphs.run(lowered, inputs)
