@@ -188,13 +188,14 @@ def _free(mode: Any, name: str, sizes: list[int], offsets: bool) -> Any:
 
 def _row(of: str, made: Any, device: Any) -> rows.Row:
     from headrace.backends.kernels.compile import machine_code
+    from headrace.backends.kernels.use_kernels import HELD_STATES
 
     name, source, kernel = made
     from torch._inductor import config
 
     codes = [machine_code.read(result.kernel, device) for result in kernel.compile_results]
-    # NVIDIA runs Mamba-2's scan in float32, which no matrix unit takes as it is.
-    widened = name.startswith("scan_chunks") and device.vendor == "cuda"
+    # Most of NVIDIA's run Mamba-2's scan in float32, which no matrix unit takes as it is.
+    widened = name.startswith("scan_chunks") and device.vendor == "cuda" and device.name not in HELD_STATES
     multiplies = "bfloat16" if "tl.dot(" in source and not widened else None
     # Inductor times the configurations and keeps one; none that spills more than this, where another spills less.
     spills = 0 if name in OURS else config.triton.spill_threshold

@@ -76,9 +76,9 @@ OPERANDS: dict[str, Any] = {
     "wkv": wkv,
     "mlstm": memory,
 }
-# Tokens of a chunk: of one block of the triangular system, of two and of four.
+# Tokens of a chunk: of one block of the triangular system, of two and of four. Of the scan those that are launched.
 BLOCKS = {
-    "chunk_scan": ([16, 16, 4, 1], [64, 16, 4, 1]),
+    "chunk_scan": ([16, 16, 4, 1], [32, 64, 4, 3]),
     "gated_delta_rule": ([16, 16, 4, 1], [32, 32, 4, 1], [64, 16, 4, 1]),
 }
 
