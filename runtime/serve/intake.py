@@ -83,7 +83,7 @@ class Intake:
         while (first := self._inbox.get()) is not None:
             jobs, last = self._drained(first)
             alike: dict[Reading, list[Job]] = {}
-            for job in jobs:
+            for job in (one for one in jobs if not one.gone):
                 alike.setdefault(job.reading, []).append(job)
             for together in alike.values():
                 self._read_alike(together)

@@ -32,7 +32,7 @@ class Job:
     Attributes:
         texts: texts, pairs or lists of ids, as `reading` says.
         arrived: by the monotonic clock.
-        encoded: the texts as tokens.
+        encoded: the texts as tokens, of which there are `tokens`.
         rows: the raw output of each.
         begun: how many of them the target was given.
         left: how many of them have no row.
@@ -47,12 +47,9 @@ class Job:
     begun: int = 0
     left: int = 0
     gone: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """Of all texts."""
-        return sum(one.length for one in self.encoded)
+    tokens: int = 0
 
     def read(self, encoded: list[Encoded]) -> None:
         """Take the texts as tokens."""
         self.encoded, self.rows, self.left = encoded, [NO_ROW] * len(encoded), len(encoded)
+        self.tokens = sum(one.length for one in encoded)

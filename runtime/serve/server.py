@@ -56,7 +56,7 @@ def server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
 
 def runner() -> asyncio.Runner:
     """What runs a coroutine on the loop that uvicorn would choose."""
-    return asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory())
+    return asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None, access_log=False).get_loop_factory())
 
 
 def several(host: str, port: int, count: int) -> list[socket.socket]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from headrace.runtime.serve.metrics import Metrics
 from headrace.runtime.serve.refusals import refusal_of
 from headrace.runtime.serve.stepper import Stepper
 from headrace.runtime.serve.workers.link import Link
-from headrace.runtime.text.encoded import Tokens
+from headrace.runtime.text.encoded import Encoded, Tokens
 
 
 @dataclass(eq=False)
@@ -136,7 +137,7 @@ class Visitor:
         self.link.post(*message)
 
     def _run(self, name: str, task: str, numbers: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
-        jobs, begin = list[Job](), 0
+        jobs, texts = list[Job](), _each(tokens)
         try:
             batcher = self.desk.batcher(name, Task(task))
         except Exception as error:
@@ -145,8 +146,7 @@ class Visitor:
             return
         for number, count in zip(numbers, counts, strict=True):
             job = Asked((), Reading(), visitor=self, number=number)
-            job.read(list(tokens[begin : begin + count]))
-            begin += count
+            job.read(list(islice(texts, count)))
             self._jobs[number] = (job, batcher)
             jobs.append(job)
         batcher.add(jobs)
@@ -176,6 +176,15 @@ class Visitor:
     def _leave(self, number: int) -> None:
         if (task := self._streams.get(number)) is not None:
             task.cancel()
+
+
+def _each(tokens: Tokens) -> Iterator[Encoded]:
+    """The requests one by one: `tokens[place]` takes three times as long."""
+    ids, types, begin = tokens.ids.astype(np.int64, copy=False), tokens.types, 0
+    hides = [0] * len(tokens) if tokens.unseen is None else tokens.unseen.tolist()
+    for end, unseen in zip(tokens.lengths.cumsum().tolist(), hides, strict=True):
+        yield Encoded(ids[begin:end], None if types is None else types[begin:end], unseen=unseen)
+        begin = end
 
 
 def _stacked(rows: list[Array]) -> Array | list[Array]:

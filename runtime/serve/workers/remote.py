@@ -49,6 +49,7 @@ class Desk:
 
     def drop(self, job: Job) -> None:
         """Nobody waits for a job any more."""
+        job.gone = True
         number = next((number for number, (one, _) in self._jobs.items() if one is job), None)
         if number is not None:
             del self._jobs[number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -25,7 +26,8 @@ import pytest
 import headrace
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import Metrics
-from headrace.runtime.serve.workers import desk, remote
+from headrace.runtime.serve.server import bound
+from headrace.runtime.serve.workers import desk, remote, team
 from headrace.runtime.serve.workers.described import describe, described
 from headrace.runtime.serve.workers.link import Link
 from tests.runtime.serve.conftest import Running
@@ -174,11 +176,21 @@ def test_what_is_refused_never_reaches_the_models(models: Any, tmp_path: Path, m
 
 
 def test_the_queue_is_shared_out() -> None:
-    from headrace.runtime.serve.workers.team import Team
-
     sockets: list[Any] = [None] * 3
-    team = Team({}, sockets, Limits(queue=64), "info", (), ())
-    assert team._told["limits"] == replace(Limits(), queue=22)
+    made = team.Team({}, sockets, Limits(queue=64), "info", (), ())
+    assert made._told["limits"] == replace(Limits(), queue=22)
+
+
+def test_a_worker_that_does_not_begin_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(team, "COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
+    heard, before = list[int](), signal.getsignal(signal.SIGTERM)
+    with contextlib.closing(bound("127.0.0.1", 0)) as waiting:
+        made = team.Team({}, [waiting], Limits(), "info", (), ())
+        with pytest.raises(team.WorkerError, match="A worker ended with 3 before it listened"):
+            made.run(lambda: heard.append(1))
+    assert not heard
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow(reason="starts a server of three processes; the link between them is tested above")
