@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.backends.interface import Backend, Executable, Quantizer
+from headrace.backends.interface import Backend, Executable, Memory, Quantizer
 from headrace.errors import InputError, TargetError
 from headrace.ir import Program
 from headrace.target import Target
@@ -58,6 +58,7 @@ class Several:
         self.target, self.each, self.parallel = target, each, parallel
         self._one = one
         self.name, self.suffix, self.dtypes = one.name, one.suffix, one.dtypes
+        self.decodes = isinstance(one, Memory) and parallel is Parallel.DATA
         self.libraries, self.runs_code, self.layout = one.libraries, one.runs_code, one.layout
 
     @property

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.several import Parallel, Several
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, TargetError
 from headrace.ir import OutputKind, Program, Task
 from headrace.runtime.devices.dealing import Answers, answers
-from headrace.runtime.devices.messages import Prepare, Save
+from headrace.runtime.devices.messages import Describe, Prepare, Save
 from headrace.runtime.devices.pool import Pool
 from headrace.runtime.devices.unread import unread
+from headrace.runtime.devices.writing import written
+from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.engine import Engine, require_batch_size
 from headrace.runtime.engine.lane import Lane, key_of
 from headrace.runtime.engine.request import Request
@@ -21,6 +23,7 @@ from headrace.runtime.places import IN_ORDER, Places
 from headrace.runtime.progress import bar
 from headrace.runtime.ragged import Ragged
 from headrace.runtime.state.model_state import ModelState
+from headrace.runtime.tasks.generate import Part as Written
 from headrace.runtime.text.texts import Texts
 from headrace.utils.forks import OfEachProcess
 
@@ -54,6 +57,7 @@ class SharedEngine(Engine):
     """Prepares nothing and runs nothing itself: each device's process has an engine of its own."""
 
     backend: Several
+    shares = True
 
     def __init__(
         self,
@@ -114,6 +118,30 @@ class SharedEngine(Engine):
             for requests, rows in answers(self.pool, self.backend.parallel, asked, parts, places):
                 yield requests, rows
                 shown.advance(places.count(requests))
+
+    @property
+    def decodes(self) -> bool:
+        """Whether each device makes tokens: of a model that is split they do not yet."""
+        return self.backend.decodes
+
+    def decoding(self, progress: bool | None = None) -> DecodingLoop:
+        """There is none here.
+
+        Raises:
+            TargetError: always.
+        """
+        raise TargetError(
+            f"The target {self.backend.target} has a loop that makes tokens on each device, and none that callers "
+            "share. Call generate or generate_iter, or serve the model on one device."
+        )
+
+    def written(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Written]:
+        """Each device goes on from whole prompts."""
+        return written(self.pool, prompts, options)
+
+    def _encoder(self) -> Lane:
+        program = self.pool.ask(lambda call: Describe(call, str(OutputKind.CROSS)), devices=1)
+        return self._lane(OutputKind.CROSS, program)
 
     def _compiled(self, tasks: list[Task], kinds: tuple[OutputKind, ...]) -> Lane:
         program = self.pool.ask(lambda call: Prepare(call, tuple(map(str, tasks))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.runtime.devices.unread import Unread
 from headrace.runtime.engine.request import Requests, gathered
 from headrace.runtime.places import Numbers
+from headrace.runtime.tasks.generate import Part as Written
 
 # Some requests of a call.
 Share = Requests | Unread
@@ -80,6 +82,31 @@ class End:
 
     call: int
     aborted: bool = False
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Say what a lane runs, by its key; the reply is its program, without the graph."""
+
+    call: int
+    lane: str
+
+
+@dataclass(frozen=True)
+class Write:
+    """Go on from prompts, each token ids or an array, by the options of `generate`."""
+
+    call: int
+    prompts: list[Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """Some more of an answer, whose prompt is counted among those that the device was given."""
+
+    call: int
+    part: Written
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.runtime.devices.channel import Channel
 from headrace.runtime.devices.messages import (
     Answer,
+    Describe,
     Done,
     End,
     Failed,
@@ -26,9 +27,11 @@ from headrace.runtime.devices.messages import (
     Prepare,
     Reply,
     Rows,
+    Said,
     Save,
     Taken,
     Warned,
+    Write,
 )
 from headrace.runtime.devices.origin import Origin
 from headrace.runtime.devices.unread import Unread
@@ -63,12 +66,17 @@ class Work:
                 if (queue := self._coming.get(message.call)) is not None:
                     queue.put(message)
             case Answer():
-                queue = self._coming[message.call] = SimpleQueue()
-                self._start(message.call, lambda: self._answer(message, queue))
+                coming = self._coming[message.call] = SimpleQueue()
+                self._start(message.call, lambda: self._answer(message, coming))
             case Prepare():
                 self._start(message.call, lambda: self._prepare(message))
             case Save():
                 self._start(message.call, lambda: self._save(message))
+            case Describe():
+                self._start(message.call, lambda: self._describe(message))
+            case Write():
+                coming = self._coming[message.call] = SimpleQueue()
+                self._start(message.call, lambda: self._write(message, coming))
 
     def _start(self, call: int, work: Callable[[], None]) -> None:
         if self._turns is not None:
@@ -87,6 +95,20 @@ class Work:
     def _save(self, asked: Save) -> None:
         self._model.engine.lanes[asked.lane].executable.save(Path(asked.path))
         self._channel.send(Reply(asked.call))
+
+    def _describe(self, asked: Describe) -> None:
+        program = self._model.engine.lanes[asked.lane].program
+        self._channel.send(Reply(asked.call, program.with_(exported=None)))
+
+    def _write(self, asked: Write, coming: SimpleQueue[Part | End]) -> None:
+        try:
+            for part in self._model.generate_iter(asked.prompts, **asked.options):
+                self._channel.send(Said(asked.call, part))
+                if not coming.empty():  # nobody waits for the rest, which ends with what makes it
+                    return
+            self._channel.send(Done(asked.call, ()))
+        finally:
+            del self._coming[asked.call]
 
     def _answer(self, asked: Answer, coming: SimpleQueue[Part | End]) -> None:
         engine, numbers, lost = self._model.engine, list[int](), list[int]()

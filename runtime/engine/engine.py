@@ -39,7 +39,13 @@ AHEAD = 4  # steps that the target is given before the first is read back
 
 
 class Engine:
-    """One analysed program on one backend. Tasks that read the same outputs share a lane."""
+    """One analysed program on one backend. Tasks that read the same outputs share a lane.
+
+    Attributes:
+        shares: whether processes of several devices answer, to whom prompts go whole.
+    """
+
+    shares = False
 
     def __init__(
         self,
@@ -142,6 +148,14 @@ class Engine:
     def decoding(self, progress: bool | None = None) -> DecodingLoop:
         """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""
         return self._loop(self.lane(Task.GENERATE, progress))
+
+    def written(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Any]:
+        """Of an engine that `shares`, parts of `generate_iter`, in no order.
+
+        Args:
+            prompts: token ids of each, int64 [p], or arrays.
+        """
+        raise AssertionError("its own loop makes tokens")
 
     def _loop(self, lane: Lane) -> DecodingLoop:
         key = key_of(lane.kinds)

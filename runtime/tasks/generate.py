@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from headrace.runtime.arrays import Given
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.request import Request
 from headrace.runtime.engine.sequence import Sequence
 from headrace.runtime.generate.answer import Answer
 from headrace.runtime.generate.generation import Generation
+from headrace.runtime.generate.prompts import Prompts
 from headrace.runtime.generate.writer import Writer
 from headrace.runtime.places import Places
 from headrace.runtime.progress import bar
@@ -64,6 +66,10 @@ def generate(
     call: Call, prompts: Any, chat_template: dict[str, Any] | None = None, **options: Any
 ) -> list[Generation]:  # fmt: skip
     """See `CompiledModel.generate`."""
+    if call.engine.shares:
+        whole = [part for part in generate_iter(call, prompts, chat_template, **options) if part.generation is not None]
+        whole.sort(key=lambda part: (part.prompt, part.index))
+        return [part.generation for part in whole if part.generation is not None]
     loop, begun = begin(call, prompts, chat_template, options)
     sequences = [submit(loop, one) for one in begun]
     with bar(f"{call.task}: texts", len(sequences), call.progress) as shown:
@@ -75,6 +81,9 @@ def generate_iter(
     call: Call, prompts: Any, chat_template: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[Part]:
     """See `CompiledModel.generate_iter`."""
+    if call.engine.shares:
+        yield from call.engine.written(_prompts(call, prompts, chat_template), options)
+        return
     loop, begun = begin(call, prompts, chat_template, options)
     growing = {submit(loop, one): one for one in begun}
     told: Counter[Answer | BeamGroup] = Counter()  # tokens of each
@@ -94,6 +103,15 @@ def generate_iter(
     finally:
         for sequence in growing:  # who stops reading wants no more of them
             loop.abort(sequence)
+
+
+def _prompts(call: Call, prompts: Any, template: dict[str, Any] | None) -> list[Any]:
+    """What goes to the processes of other devices: token ids of each prompt, or the array that an encoder reads."""
+    call.lane()
+    if call.program.signature.arrays:
+        given = call.reader.ahead(call.drawn(prompts), places=Places(call.first), sizes=WHOLE, truncate=None)
+        return [one.values for one in chain.from_iterable(given) if isinstance(one, Given)]
+    return list(Prompts(call.tokenizer, call.program, call.max_length).read(prompts, template))
 
 
 class Begun(NamedTuple):
