@@ -147,8 +147,8 @@ class ScanEntry(NamedTuple):
 
 
 # The state stays in registers throughout. But for the first, not tuned on a device, only compiled (Triton 3.9): what
-# spills least. NVIDIA H200, Triton 3.6, 24 heads of 64 and a state of 128, 16,384 tokens of the benchmark's lengths: 227
-# microseconds; in chunks of 16 tokens 279. Chunks of 64 are wrong there, see `use_kernels.py`.
+# spills least. NVIDIA H200, Triton 3.6, 24 heads of 64 and a state of 128, 16,384 tokens of the benchmark's lengths:
+# 227 microseconds; in chunks of 16 tokens 279. Chunks of 64 are wrong there, see `use_kernels.py`.
 SCANS = (
     ScanEntry("chunk_scan", "sm90", 16, 128, Scan(32, 64, 4, 3)),
     ScanEntry("chunk_scan", "gfx9", 16, 128, Scan(32, 64, 4, 2)),
