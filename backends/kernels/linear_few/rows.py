@@ -53,8 +53,7 @@ def layer(
     Returns:
         [..., N] in `x`'s dtype.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    added = None if residual is None else residual.reshape(-1, residual.shape[-1])
+    rows, added = as_rows(x), None if residual is None else as_rows(residual)
     launch = few_multiplied if len(rows) <= FEW else multiplied_rows
     out = launch(rows, weight, bias, kind, gated, late, added)
     return out.view(*x.shape[:-1], out.shape[1])
@@ -66,7 +65,7 @@ def norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, offset: flo
     Args:
         x: [..., K].
     """
-    return normed_rows(x.reshape(-1, x.shape[-1]), weight, bias, eps, offset, centered).view(x.shape)
+    return normed_rows(as_rows(x), weight, bias, eps, offset, centered).view(x.shape)
 
 
 def embedding(*given: Tensor) -> Tensor:
@@ -96,6 +95,12 @@ def gathered_rows(ids: Sequence[Tensor], tables: Sequence[Tensor], kernel: Any =
         WIDTH=triton.next_power_of_2(depth), num_warps=4,
     )  # fmt: skip
     return out
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """[..., K] as [M, K], a row's elements side by side."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 def multiplied_rows(

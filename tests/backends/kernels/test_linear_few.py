@@ -69,6 +69,8 @@ def check_layers(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40)
             found = layer(*given, kind, gated, late, residual)
             assert (found.dtype, found.shape) == (dtype, right.shape)
             assert rmse(found, right) <= 2 * own + 2e-7, f"{kind}, {gated}, {late}, {rows} rows of {columns}"
+            apart = x.t().contiguous().t()  # a row's elements are not side by side
+            assert torch.equal(layer(apart, *given[1:], kind, gated, late, residual[0]), found[0])
             if rows <= FEW:  # which the other kernel could take too
                 assert (
                     rmse(multiplied_rows(x, *given[1:], kind, gated, late, residual[0])[None], right) <= 2 * own + 2e-7
