@@ -144,6 +144,9 @@ def test_an_encoder_and_its_decoder_are_two_files(name: str, profile: str, tmp_p
     files = {path.name for path in (folder / "onnx").iterdir()}
     assert files == {"encoder_model.onnx", "decoder_model_merged.onnx"}
     assert not (folder / "genai_config.json").exists()
+    replayed = [(passed, said) for passed, said in check_export(folder) if "targets" in said]
+    assert len(replayed) == 2
+    assert all(passed for passed, _ in replayed), replayed
     code = BLOCK + CROSSING.format(folder=str(folder), prompts=prompts)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
