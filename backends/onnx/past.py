@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.backends.onnx import names
 from headrace.backends.onnx.session import FIXED, Session
 from headrace.errors import ArtifactError, TargetError
-from headrace.ir import CROSS, Cache, CacheKind, OutputKind, Program, Role
+from headrace.ir import CROSS, OutputKind, Program, Role
 
 Array = NDArray[Any]
 LOGITS = names.OUTPUTS[OutputKind.VOCABULARY_LOGITS]
@@ -116,62 +116,100 @@ class PastExecutable:
 
     def _run(self, batch: Batch, given: Mapping[Role, Array], caches: Mapping[str, Array]) -> Array:
         """One batch's logits [B, 1 or L, V]; what it adds is in the caches then."""
-        new = np.ones(batch.places.shape, np.int64)
-        encoded = given[Role.LENGTHS][batch.order] if Role.LENGTHS in given else None
-        feeds = {
-            names.IDS: given[Role.IDS][0][batch.places],
-            names.PADDING if encoded is None else names.DECODED_PADDING: np.concatenate(
-                [batch.real.astype(np.int64), new], 1
-            ),
-            names.POSITIONS: batch.context[:, None].astype(np.int64) + np.arange(batch.places.shape[1]),
-        }
-        if encoded is not None:
-            feeds[names.ENCODED_PADDING] = rows_of(encoded).astype(np.int64)
-            # What is crossed to was kept when the text was encoded, so that no step makes it of these.
-            feeds[names.ENCODED_ROWS] = np.zeros((len(encoded), 0, 1), np.float32)
-            feeds[names.CACHED] = np.ones(1, bool)
+        rows = {group.name: self._rows(place, batch, given) for place, group in enumerate(self._program.form.groups)}
+        feeds, presents = self._fed(batch, given), dict[str, Array]()
+        total, count = batch.past + batch.places.shape[1], len(batch.order)
+        shapes = {one.sizes: one.shape(total, count) for one in self._pasts.values()}
         for cache in self._program.form.caches:
-            feeds[self._pasts[cache.name].before] = self._before(cache, caches[cache.name], batch, given)
-        grown = [cache for cache in self._program.form.caches if self._pasts[cache.name].after]
-        outputs = [LOGITS, *(self._pasts[cache.name].after for cache in grown)]
-        logits, *presents = self._session.run_for(feeds, outputs)
-        for cache, present in zip(grown, presents, strict=True):
-            if cache.kind is CacheKind.ROW:
-                caches[cache.name][given[Role.ROWS][batch.order]] = present
-            else:
-                slots = given[Role.SLOTS][self._group(cache.group)][batch.places]
-                write(caches[cache.name], slots, present[:, :, batch.past :])
+            array, known = caches[cache.name], self._pasts[cache.name]
+            feeds[known.before] = rows[cache.group].read(array) if cache.group else _state(array, batch, given)
+            if known.after:
+                presents[known.after] = np.empty(shapes[known.sizes], array.dtype)
+        logits = self._session.run_into(feeds, presents, LOGITS)
+        for cache in self._program.form.caches:
+            if (after := self._pasts[cache.name].after) and cache.group:
+                rows[cache.group].write(caches[cache.name], presents[after][:, :, batch.past :])
+            elif after:
+                caches[cache.name][given[Role.ROWS][batch.order]] = presents[after]
         return logits
 
-    def _before(self, cache: Cache, held: Array, batch: Batch, given: Mapping[Role, Array]) -> Array:
-        """What a cache holds of a batch's sequences; a state of one that begins is of nothing."""
-        if cache.kind is CacheKind.ROW:
-            fresh = (batch.context == 0).reshape(-1, *[1] * (held.ndim - 1))
-            return np.where(fresh, np.zeros((), held.dtype), held[given[Role.ROWS][batch.order]])
-        lengths = given[Role.LENGTHS][batch.order] if cache.group == CROSS.name else batch.context
-        return read(held, given[Role.BLOCKS][self._group(cache.group), batch.order], lengths)
+    def _fed(self, batch: Batch, given: Mapping[Role, Array]) -> dict[str, Array]:
+        """What the file is given beside pasts."""
+        whole = np.concatenate([batch.real.astype(np.int64), np.ones(batch.places.shape, np.int64)], 1)
+        feeds = {
+            names.IDS: given[Role.IDS][0][batch.places],
+            names.POSITIONS: batch.context[:, None].astype(np.int64) + np.arange(batch.places.shape[1]),
+        }
+        if Role.LENGTHS not in given:
+            return feeds | {names.PADDING: whole}
+        encoded = rows_of(given[Role.LENGTHS][batch.order]).astype(np.int64)
+        # What is crossed to was kept when the text was encoded, so that no step makes it of these rows.
+        nothing = np.zeros((len(encoded), 0, 1), np.float32)
+        return feeds | {
+            names.DECODED_PADDING: whole,
+            names.ENCODED_PADDING: encoded,
+            names.ENCODED_ROWS: nothing,
+            names.CACHED: np.ones(1, bool),
+        }
 
-    def _group(self, name: str | None) -> int:
-        return [group.name for group in self._program.form.groups].index(str(name))
+    def _rows(self, place: int, batch: Batch, given: Mapping[Role, Array]) -> Rows:
+        """Where the caches of a group hold what they do of a batch's sequences, and what the step adds."""
+        crosses = self._program.form.groups[place] == CROSS
+        lengths = given[Role.LENGTHS][batch.order] if crosses else batch.context
+        table, size = given[Role.BLOCKS][place, batch.order], self._program.form.block
+        return Rows.of(table, lengths, given[Role.SLOTS][place][batch.places], size)
 
 
-def read(cache: Array, table: Array, lengths: Array) -> Array:
-    """What a paged cache [N, size, heads, width] holds of some sequences, [B, heads, P, width].
+class Rows(NamedTuple):
+    """Where paged caches hold some sequences' rows: the same places in every cache of a group.
 
-    Args:
-        table: their blocks, int [B, m]; below zero where one is given back, whose rows no query sees.
-        lengths: how many rows each has, int [B].
+    Attributes:
+        places: of the rows among all of a cache, [B, P].
+        nothing: which of them are no row of the sequence, [B, P]; None where all are.
+        slots: of what is added, [B, L].
+        kept: which of that goes anywhere, [B, L]; None where all does.
     """
-    size, past = cache.shape[1], int(lengths.max())
-    table = table[:, : -(-past // size)]
-    held = cache[np.maximum(table, 0)].reshape(len(table), -1, *cache.shape[2:])[:, :past]
-    real = rows_of(lengths) & (table >= 0).repeat(size, 1)[:, :past]
-    if not real.all():  # what lies there may be no number, which no weight of zero makes one
-        held[~real] = 0
-    return np.ascontiguousarray(held.swapaxes(1, 2))
+
+    places: Array
+    nothing: Array | None
+    slots: Array
+    kept: Array | None
+
+    @classmethod
+    def of(cls, table: Array, lengths: Array, slots: Array, size: int) -> Rows:
+        """By the sequences' blocks.
+
+        Args:
+            table: int [B, m]; below zero where a block is given back, whose rows no query sees.
+            lengths: how many rows each sequence has, int [B].
+            slots: below zero where what is added goes nowhere.
+            size: rows of a block.
+        """
+        past = int(lengths.max())
+        table = table[:, : -(-past // size)]
+        real, kept = rows_of(lengths) & (table >= 0).repeat(size, 1)[:, :past], slots >= 0
+        places = (np.maximum(table, 0)[:, :, None].astype(np.int64) * size + np.arange(size)).reshape(len(table), -1)
+        return cls(places[:, :past], None if real.all() else ~real, slots, None if kept.all() else kept)
+
+    def read(self, cache: Array) -> Array:
+        """What a paged cache [N, size, heads, width] holds of the sequences, [B, heads, P, width]."""
+        heads, width = cache.shape[2:]
+        each = self.places[:, None] * heads + np.arange(heads)[:, None]
+        held: Array = cache.reshape(-1, width).take(each, 0)
+        if self.nothing is not None:  # what lies there may be no number, which no weight of zero makes one
+            held.swapaxes(1, 2)[self.nothing] = 0
+        return held
+
+    def write(self, cache: Array, new: Array) -> None:
+        """Put rows [B, heads, L, width] into a paged cache."""
+        rows, turned = cache.reshape(-1, *cache.shape[2:]), new.swapaxes(1, 2)
+        if self.kept is None:
+            rows[self.slots] = turned
+        else:
+            rows[self.slots[self.kept]] = turned[self.kept]
 
 
-def write(cache: Array, slots: Array, new: Array) -> None:
-    """Put rows [B, heads, L, width] into a paged cache, each into its slot [B, L]; below zero goes nowhere."""
-    rows = cache.reshape(-1, *cache.shape[2:])
-    rows[slots[slots >= 0]] = new.swapaxes(1, 2)[slots >= 0]
+def _state(held: Array, batch: Batch, given: Mapping[Role, Array]) -> Array:
+    """What a cache of states holds of a batch's sequences; of one that begins, nothing."""
+    fresh = (batch.context == 0).reshape(-1, *[1] * (held.ndim - 1))
+    return np.where(fresh, np.zeros((), held.dtype), held[given[Role.ROWS][batch.order]])

@@ -121,6 +121,33 @@ class Session:
         filled = {name: np.pad(inputs[name], _below(size - batch, inputs[name]), mode="edge") for name in self.inputs}
         return [found[:batch] for found in _run(self._for_shape(size, length), filled, outputs)]
 
+    def run_into(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]], returned: str
+    ) -> NDArray[Any]:
+        """Run a batch of any shape.
+
+        Args:
+            outputs: arrays of the outputs' own shapes and dtypes, contiguous, which these are written to.
+
+        Returns:
+            Another output, whose shape need not be known.
+        """
+        if not self.optional.isdisjoint(inputs):  # no binding takes these
+            first, *others = self.run_for(inputs, (returned, *outputs))
+            for array, other in zip(outputs.values(), others, strict=True):
+                np.copyto(array, other)
+            return first
+        session = self._inner()
+        binding = session.io_binding()
+        for name in self.inputs:
+            binding.bind_cpu_input(name, np.ascontiguousarray(inputs[name]))
+        binding.bind_output(returned)
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        session.run_with_iobinding(binding)
+        made: NDArray[Any] = binding.get_outputs()[0].numpy()
+        return made
+
     def copy(self, path: Path) -> None:
         """Copy the file, and the data beside it, which it knows by name."""
         shutil.copyfile(self.path, path)

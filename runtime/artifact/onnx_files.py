@@ -63,8 +63,8 @@ class Files:
     def verified(self) -> Report:
         """How the files answer beside the program."""
         from headrace.backends.onnx import names
-        from headrace.backends.onnx.check.crossed import verify_crossed
         from headrace.backends.onnx.check.verify import verify
+        from headrace.backends.onnx.check.verify_crossed import verify_crossed
 
         if self.crosses:
             encoder, decoder = (self.work / self._name(name) for name in (names.ENCODER, names.DECODER))

@@ -25,6 +25,7 @@ class Case:
     """One batch: the token ids of each sequence, and the side of their padding.
 
     `paired` says that the second half of each sequence is a second text, of token type 1.
+    `targets` are what a decoder is given beside an encoder's texts, of one length.
     `answers` holds for each output and sequence the values that the oracle gave, the recorded ones alone.
     """
 
@@ -32,12 +33,14 @@ class Case:
     left: bool
     paired: bool = False
     answers: tuple[tuple[str, tuple[tuple[float, ...], ...]], ...] = ()
+    targets: tuple[tuple[int, ...], ...] = ()
 
     def __str__(self) -> str:
         """E.g. `5 + 9 + 2 tokens, padded left`."""
         lengths = " + ".join(str(len(row)) for row in self.ids)
         padded = len({len(row) for row in self.ids}) > 1
-        return f"{lengths} tokens" + (f", padded {'left' if self.left else 'right'}" if padded else "")
+        beside = f" and targets of {len(self.targets[0])}" if self.targets else ""
+        return f"{lengths} tokens{beside}" + (f", padded {'left' if self.left else 'right'}" if padded else "")
 
 
 def make_cases(program: Program, lengths_only: bool) -> Iterator[Case]:

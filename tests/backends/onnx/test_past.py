@@ -17,7 +17,7 @@ import onnxruntime as ort
 from headrace import feed
 from headrace.backends.onnx import names
 from headrace.backends.onnx.export.graph import build
-from headrace.backends.onnx.past import PastExecutable, read
+from headrace.backends.onnx.past import PastExecutable, Rows
 from headrace.backends.onnx.profiles import PROFILES
 from headrace.backends.onnx.session import Session, find_providers
 from headrace.errors import ArtifactError, TargetError
@@ -201,8 +201,12 @@ def generating_step(program: Any, ids: list[int]) -> dict[str, Any]:
 def test_what_no_text_holds_is_not_read() -> None:
     cache = np.full((3, 2, 1, 1), np.nan, np.float32)
     cache[1, :, 0, 0], cache[2, 0, 0, 0] = (1, 2), 3
-    held = read(cache, np.array([[1, 2], [-1, 2]]), np.array([3, 3]))
+    rows = Rows.of(np.array([[1, 2], [-1, 2]]), np.array([3, 3]), np.array([[5], [-1]]), 2)
+    held = rows.read(cache)
     assert held[:, 0, :, 0].tolist() == [[1, 2, 3], [0, 0, 3]]
+    rows.write(cache, np.array([7, 8], np.float32).reshape(2, 1, 1, 1))
+    assert cache[2, :, 0, 0].tolist() == [3, 7]
+    assert np.isnan(cache[0]).all()
 
 
 def test_a_profile_of_lengths_has_no_place_for_a_past(written: Any) -> None:

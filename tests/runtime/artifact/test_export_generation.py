@@ -144,6 +144,9 @@ def test_an_encoder_and_its_decoder_are_two_files(name: str, profile: str, tmp_p
     files = {path.name for path in (folder / "onnx").iterdir()}
     assert files == {"encoder_model.onnx", "decoder_model_merged.onnx"}
     assert not (folder / "genai_config.json").exists()
+    replayed = [(passed, said) for passed, said in check_export(folder) if "targets" in said]
+    assert len(replayed) == 2
+    assert all(passed for passed, _ in replayed), replayed
     code = BLOCK + CROSSING.format(folder=str(folder), prompts=prompts)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -197,3 +200,26 @@ def test_options_that_are_none(lowered: Any, tmp_path: Path) -> None:
     with pytest.raises(headrace.TargetError, match="The profile fast tells real keys by their number"):
         lowered.export_onnx(tmp_path / "m", profile="fast")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_decoder_of_sound_needs_no_mask_of_it(tmp_path: Path) -> None:
+    """Of arrays every row is real: the decoder's file takes a mask of the encoder's rows, and callers give none."""
+    model = build("whisper", "WhisperForConditionalGeneration")
+    lowered = headrace.lower(model, target="reference")
+    folder = Path(lowered.export_onnx(tmp_path / "m", task="generate"))
+    report = json.loads((folder / "verification.json").read_text())
+    assert [check["name"] for check in report["checks"]].count("onnxruntime, arrays, in steps") == 2
+    session = ort.InferenceSession(
+        str(folder / "onnx" / "decoder_model_merged.onnx"), providers=["CPUExecutionProvider"]
+    )
+    assert {one.name for one in session.get_overridable_initializers()} == {
+        "decoder_attention_mask", "encoder_attention_mask"
+    }  # fmt: skip
+    loaded, compiled = headrace.load(folder), lowered.compile(task="generate")
+    (bins, frames) = (one.size for one in loaded.program.signature.arrays[0].axes[-2:])
+    sounds = [*np.random.default_rng(0).standard_normal((2, bins, frames)).astype(np.float32)]
+    found, right = (
+        [one.token_ids for one in made.generate(sounds, max_new_tokens=8, ignore_eos=True)]
+        for made in (loaded, compiled)
+    )
+    assert found == right

@@ -75,6 +75,7 @@ def _checked(folder: Path, target: str) -> Iterator[tuple[bool, str]]:
     yield True, f"files: {len(manifest['files'])}, each as it was written"
     from headrace.backends.onnx import names
     from headrace.backends.onnx.check.cases import replay
+    from headrace.backends.onnx.check.crossed import replay_crossed
     from headrace.backends.onnx.check.past import replay_grown
     from headrace.backends.onnx.check.report import Report
     from headrace.backends.onnx.session import Session, find_providers
@@ -82,11 +83,16 @@ def _checked(folder: Path, target: str) -> Iterator[tuple[bool, str]]:
 
     report = decode(Report, json.loads((folder / manifest["export"]["report"]).read_text()))
     lanes = [decode(Program, lane["program"]) for lane in manifest["lanes"].values()]
-    file = next(lane["file"] for lane in manifest["lanes"].values())
-    session = Session(folder / file, find_providers(where.variant, where.device), device=where.device)
+    files = dict.fromkeys(lane["file"] for lane in manifest["lanes"].values())
+    providers = find_providers(where.variant, where.device)
+    sessions = [Session(folder / file, providers, device=where.device) for file in files]
+    session = sessions[0]
     yield True, f"provider: {session.provider}"
     pasts = {name: one for lane in lanes if lane.form.caches for name, one in names.pasts(lane).items()}
     outputs = {names.OUTPUTS[output.kind]: output for lane in lanes for output in lane.signature.outputs}
     for case in report.cases:
-        found = replay_grown(case, session, pasts) if pasts else replay(case, session, outputs)
+        if case.targets:
+            found = replay_crossed(case, sessions, pasts)
+        else:
+            found = replay_grown(case, session, pasts) if pasts else replay(case, session, outputs)
         yield report.bound.holds(found), f"{case}: {report.bound.words(found)}"
