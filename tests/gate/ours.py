@@ -23,6 +23,8 @@ from headrace.backends.kernels.linear_activation.op import activated as activate
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.linear_few.kernel import multiply_few
 from headrace.backends.kernels.linear_few.op import few_multiplied
+from headrace.backends.kernels.linear_few.rows import FAMILIES, gathered_rows, multiplied_rows, normed_rows
+from headrace.backends.kernels.linear_few.rows_kernel import gather_rows, multiply_rows, norm_rows
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.quantized_activation.op import round_activation, round_rows
 from headrace.backends.kernels.rotary import into_cache
@@ -77,6 +79,8 @@ def compiled(architecture: Architecture) -> Iterator[rows.Row]:
         yield _row(launch, name, architecture, None)
     for name, launch in recurrences(architecture):
         yield _row(launch, name, architecture, name.rpartition(" ")[2] if launch.multiplies else None)
+    for name, launch in short_rows() if architecture.name in FAMILIES else ():
+        yield _row(launch, name, architecture, "bfloat16" if launch.multiplies else None)
     if architecture.name in tuning.PRODUCTS:
         for kind, gated in (("gelu", False), ("silu", True)):
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
@@ -155,9 +159,29 @@ def _of_decoding(q: Tensor, waves: Tensor, weight: Tensor | None, dtype: str) ->
     yield f"rotate_into_cache {norm}{dtype}", made
     for kind, gated in (("", False), ("silu", True)):
         layer = q.new_empty(2, 1024), q.new_empty(6144, 1024), None
-        made = _recorded(multiply_few, partial(few_multiplied, *layer, kind, gated, False))
+        made = _recorded(multiply_few, partial(few_multiplied, *layer, kind, gated, False, None))
         if weight is None or dtype == "float32":
             yield f"multiply_few {kind}{', gated, ' * gated}{dtype}", made
+
+
+def short_rows() -> Iterator[tuple[str, Launch]]:
+    """What a graph of launches consists of."""
+    with FakeTensorMode():
+        x, weight = torch.empty(16, 1024, dtype=BF16), torch.empty(1024, dtype=BF16)
+        for kind, gated in (("", False), ("silu", True)):
+            layer = x, torch.empty(6144, 1024, dtype=BF16), None, kind, gated, False
+            added = x.new_empty(16, 3072 if gated else 6144)
+            for name, function, launch in (
+                ("multiply_few", multiply_few, few_multiplied),
+                ("multiply_rows", multiply_rows, multiplied_rows),
+            ):
+                made = _recorded(function, partial(launch, *layer, added))
+                yield f"{name} {kind}{', gated, ' * gated}with a residual, bfloat16", made
+        for centered in (False, True):
+            said = x, weight, weight if centered else None, 1e-5, 0.0, centered
+            yield f"norm_rows {'centered, ' * centered}bfloat16", _recorded(norm_rows, partial(normed_rows, *said))
+        ids, tables = [torch.empty(16, dtype=torch.int64)] * 3, [torch.empty(512, 1024, dtype=BF16)] * 3
+        yield "gather_rows bfloat16", _recorded(gather_rows, partial(gathered_rows, ids, tables))
 
 
 def recurrences(architecture: Architecture) -> Iterator[tuple[str, Launch]]:
