@@ -180,7 +180,8 @@ class Visitor:
 
 def _each(tokens: Tokens) -> Iterator[Encoded]:
     """The requests one by one: `tokens[place]` takes three times as long."""
-    ids, types, begin = tokens.ids.astype(np.int64, copy=False), tokens.types, 0
+    ids, begin = tokens.ids.astype(np.int64, copy=False), 0
+    types = None if tokens.types is None else tokens.types.astype(np.int64, copy=False)
     hides = [0] * len(tokens) if tokens.unseen is None else tokens.unseen.tolist()
     for end, unseen in zip(tokens.lengths.cumsum().tolist(), hides, strict=True):
         yield Encoded(ids[begin:end], None if types is None else types[begin:end], unseen=unseen)
