@@ -9,8 +9,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,8 @@ class Team:
         self._models, self._sockets, self._limits = models, sockets, limits
         share = replace(limits, queue=-(-limits.queue // len(sockets)))
         self._told = {"limits": share, "level": level, "keys": tuple(keys), "origins": tuple(origins)}
-        self._stopping = False
 
-    def run(self, begun: Any) -> None:
+    def run(self, begun: Callable[[], None]) -> None:
         """Serve until SIGTERM or SIGINT; `begun` is called once all workers listen.
 
         Raises:
@@ -57,42 +56,29 @@ class Team:
             number = ours.run(self._run(begun, Path(folder)))
         signal.raise_signal(number)
 
-    async def _run(self, begun: Any, folder: Path) -> int:
-        loop = asyncio.get_running_loop()
-        stopped: asyncio.Future[int] = loop.create_future()
-
-        def stop(number: int) -> None:
-            if not stopped.done():
-                stopped.set_result(number)
-
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, stop, number)
+    async def _run(self, begun: Callable[[], None], folder: Path) -> int:
+        """The signal that ended it."""
         self._told["models"] = describe(self._models, folder)
         desk = Desk(self._models, self._limits, Metrics())
-        ready = [asyncio.Event() for _ in self._sockets]
-        kept = [asyncio.create_task(self._keep(desk, *one)) for one in zip(self._sockets, ready, strict=True)]
-        listens = asyncio.create_task(_all(ready))
-        try:
+        with signalled() as stopped:
+            ready = [asyncio.Event() for _ in self._sockets]
+            kept = [asyncio.create_task(self._keep(desk, *one)) for one in zip(self._sockets, ready, strict=True)]
             ends: list[asyncio.Future[Any]] = [stopped, *kept]
-            await asyncio.wait([listens, *ends], return_when=asyncio.FIRST_COMPLETED)
-            if listens.done():
-                begun()
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for one in kept:
-                if one.done():
-                    one.result()  # raises why it does not begin
-            return stopped.result()
-        finally:
-            listens.cancel()
-            self._stopping = True
-            for one in kept:
-                one.cancel()
-            await asyncio.gather(*kept, return_exceptions=True)
-            desk.close()
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+            listens = asyncio.create_task(_all(ready))
+            try:
+                await asyncio.wait([listens, *ends], return_when=asyncio.FIRST_COMPLETED)
+                if listens.done():
+                    begun()
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for one in kept:
+                    if one.done():
+                        one.result()  # raises why it does not begin
+                return int(stopped.result())
+            finally:
+                for task in (listens, *kept):
+                    task.cancel()
+                await asyncio.gather(*kept, return_exceptions=True)
+                desk.close()
 
     async def _keep(self, desk: Desk, listening: socket.socket, ready: asyncio.Event) -> None:
         """Have one worker at a socket; one that dies is replaced."""
@@ -138,6 +124,27 @@ class Team:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+@contextmanager
+def signalled() -> Iterator[asyncio.Future[Any]]:
+    """While it is entered, the number of the first SIGTERM or SIGINT; who handled them before does so again after."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[Any] = loop.create_future()
+
+    def stop(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 async def _all(events: Iterable[asyncio.Event]) -> None:

@@ -174,28 +174,39 @@ def test_files_that_cannot_be_read(model: Any, tmp_path: Path, name: str, words:
 
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow(reason="the same, more often"))])
 def test_killed_at_any_moment(model: Any, tmp_path: Path, small_parts: int, kills: int) -> None:
-    """Each run is a child that is killed; what it had written stays, and the last goes to the end."""
-    given = texts(400)
-    path, out, chance = write(tmp_path, "parquet", given), tmp_path / "out", random.Random(kills)
+    """Each run is a child that is killed before its end; what it had written stays, and the last goes to the end."""
+    given, chance, left = texts(400), random.Random(kills), kills
+    path, outs = write(tmp_path, "parquet", given), (tmp_path / f"out{place}" for place in range(kills))
+    wanted = model.embed(given)
+    while left:
+        out = next(outs)
+        left -= _killed(model, path, out, chance, left)
+        before = {file.name: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
+        written = len(rows_of(out))
+        assert embed_files(model, [path], out).rows == len(given) - written
+        assert before.items() <= {file.name: file.stat().st_mtime_ns for file in out.glob("*.parquet")}.items()
+        found = rows_of(out)
+        assert sorted(row for _, row in found) == list(range(len(given)))
+        np.testing.assert_allclose([found[path.name, row][0] for row in range(len(given))], wanted, atol=1e-5)
+        assert not list(out.glob(".*"))
+
+
+def _killed(model: Any, path: Path, out: Path, chance: random.Random, most: int) -> int:
+    """Kill run after run at a folder, up to so many or until one comes to its end; how many were killed."""
     written = [0]
-    for _ in range(kills):
+    for kills in range(most):
         child = os.fork()
         if not child:
             embed_files(model, [path], out)
             os._exit(0)
         time.sleep(chance.uniform(0.0, 0.3))
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
         written.append(len(rows_of(out)))  # every file is readable
         assert written[-1] >= written[-2]
-    before = {file.name: file.stat().st_mtime_ns for file in out.glob("*.parquet")}
-    done = embed_files(model, [path], out)
-    assert done.rows == len(given) - written[-1]
-    assert before.items() <= {file.name: file.stat().st_mtime_ns for file in out.glob("*.parquet")}.items()
-    found = rows_of(out)
-    assert sorted(row for _, row in found) == list(range(len(given)))
-    np.testing.assert_allclose([found[path.name, row][0] for row in range(len(given))], model.embed(given), atol=1e-5)
-    assert not list(out.glob(".*"))
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+            return kills
+    return most
 
 
 def test_a_disk_that_fills_says_so_and_the_work_goes_on(
