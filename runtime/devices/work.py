@@ -181,7 +181,7 @@ def main(end: int) -> None:
         channel.send(Warned(str(message)))
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the model's own decides
-    made: list[Work] = []
+    made, status = list[Work](), 1
     try:
         told(channel, READY, lambda: made.append(Work(channel, channel.receive(copied=True).value)))
         if made:
@@ -190,7 +190,8 @@ def main(end: int) -> None:
             while True:
                 made[0].begin(channel.receive(copied=True).value)
     except (EOFError, OSError):
-        pass
-    finally:
-        # What computes, on whatever thread, and the libraries' own ends are nothing that anybody waits for.
-        os._exit(0)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    # What computes, on whatever thread, and the libraries' own ends are nothing that anybody waits for.
+    os._exit(status)
