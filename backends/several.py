@@ -64,7 +64,12 @@ class Several:
     @property
     def step_tokens(self) -> int:
         """Of all devices together, where each answers requests of its own."""
-        return self._one.step_tokens * (len(self.each) if self.parallel is Parallel.DATA else 1)
+        return self._one.step_tokens * self.replicas
+
+    @property
+    def replicas(self) -> int:
+        """How many whole models there are."""
+        return len(self.each) if self.parallel is Parallel.DATA else 1
 
     def check(self, compiles: bool) -> None:
         """The first device must run here; each process checks its own."""

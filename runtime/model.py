@@ -14,7 +14,7 @@ import numpy as np
 from headrace.backends.interface import Backend
 from headrace.backends.several import Several
 from headrace.errors import ArtifactError, InputError, warn
-from headrace.ir import PER_TOKEN_OUTPUTS, Program, Quantized, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
@@ -31,7 +31,7 @@ from headrace.runtime.tasks.interface import Call, Options, Requests, require_kn
 from headrace.runtime.tasks.raw import Raw, parted, raw
 from headrace.runtime.tasks.registry import answering
 from headrace.runtime.tasks.score import Ranked, ranked, read_documents
-from headrace.runtime.text.prefetch import PACKED, WHOLE
+from headrace.runtime.text.prefetch import WHOLE
 from headrace.runtime.text.texts import Texts
 from headrace.runtime.text.tokenizer.own import own_copy
 from headrace.runtime.text.validate import counts
@@ -284,7 +284,8 @@ class CompiledModel(Embedding, Labelling, Iterating):
                 f"task: {', '.join(set(runnable(self.program)) - {Task.GENERATE}) or 'none is left'}."
             )
         # To check ids takes no time to speak of, unless the device is fast and could have begun.
-        sizes = PACKED if self.engine.sizes(wanted, progress=False) is PACKED else WHOLE
+        padded = self.engine.lane(wanted, progress=False).program.form.layout is Layout.PADDED
+        sizes = WHOLE if padded else self.engine.sizes(wanted)
         whole = None if self.program.signature.arrays else as_ragged(token_ids)
         count, parts = self._reader.raw(token_ids if whole is None else whole, token_type_ids, sizes)
         if whole is not None and self.engine.kind(wanted) not in PER_TOKEN_OUTPUTS:

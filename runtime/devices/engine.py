@@ -24,6 +24,7 @@ from headrace.runtime.progress import bar
 from headrace.runtime.ragged import Ragged
 from headrace.runtime.state.model_state import ModelState
 from headrace.runtime.tasks.generate import Part as Written
+from headrace.runtime.text.prefetch import Sizes
 from headrace.runtime.text.texts import Texts
 from headrace.utils.forks import OfEachProcess
 
@@ -92,6 +93,11 @@ class SharedEngine(Engine):
         """End the processes, if there are any."""
         if (pool := self._made.made) is not None:
             pool.close()
+
+    def sizes(self, *tasks: str, progress: bool | None = None) -> Sizes:
+        """As of `Engine`, of all devices together."""
+        one, devices = super().sizes(*tasks, progress=progress), self.backend.replicas
+        return Sizes(one.first * devices, one.growth, one.largest * devices)
 
     def parts(self, reader: Any, listed: Sequence[Any], **options: Any) -> Iterator[Any]:
         """Texts are tokenised where they are answered."""

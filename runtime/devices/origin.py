@@ -102,6 +102,7 @@ class Weights:
     def read(self) -> dict[str, Tensor]:
         """The weights by their names: tied ones are one."""
         memory = mapped_privately(self.file, self.size)
+        self.close()
         made: dict[Place, Tensor] = {}
         for place in self.places.values():
             if place not in made:

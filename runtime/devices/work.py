@@ -37,6 +37,8 @@ from headrace.runtime.devices.origin import Origin
 from headrace.runtime.devices.unread import Unread
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.places import Places
+from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.prefetch import made_ahead
 
 READY = 0  # the number of the call by which a model is made
 
@@ -129,20 +131,27 @@ class Work:
     def _parts(
         self, asked: Answer, coming: SimpleQueue[Part | End], numbers: list[int], lost: list[int]
     ) -> Iterator[Any]:  # fmt: skip
+        """The requests as an engine takes them; some are read while others run."""
+        begin = 0
+        for _, read in made_ahead(self._drawn(asked, coming, numbers), lambda part: self._read(asked, part)):
+            for some in read:
+                lost += [place for place, one in enumerate(some, begin) if isinstance(one, Encoded) and one.lost]
+                begin += len(some)
+                yield some
+
+    def _drawn(self, asked: Answer, coming: SimpleQueue[Part | End], numbers: list[int]) -> Iterator[Part]:
         while isinstance(part := coming.get(), Part):
             self._channel.send(Taken(asked.call))
-            begin = len(numbers)
             numbers += part.numbers.tolist()
-            if isinstance(part.requests, Unread):
-                reader = self._model.call(asked.tasks[0]).texts()
-                for read in part.requests.read(reader, Places(texts=numbers[begin:])):
-                    lost += [place for place, one in enumerate(read, begin) if one.lost]
-                    begin += len(read)
-                    yield read
-            else:
-                yield part.requests
+            yield part
         if part.aborted:
             raise Aborted
+
+    def _read(self, asked: Answer, part: Part) -> list[Any]:
+        if not isinstance(part.requests, Unread):
+            return [part.requests]
+        reader = self._model.call(asked.tasks[0]).texts()
+        return list(part.requests.read(reader, Places(texts=part.numbers.tolist())))
 
 
 def told(channel: Channel, call: int, work: Callable[[], None]) -> None:
@@ -172,7 +181,7 @@ def main(end: int) -> None:
         channel.send(Warned(str(message)))
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the model's own decides
-    made: list[Work] = []
+    made, status = list[Work](), 1
     try:
         told(channel, READY, lambda: made.append(Work(channel, channel.receive(copied=True).value)))
         if made:
@@ -181,7 +190,8 @@ def main(end: int) -> None:
             while True:
                 made[0].begin(channel.receive(copied=True).value)
     except (EOFError, OSError):
-        pass
-    finally:
-        # What computes, on whatever thread, and the libraries' own ends are nothing that anybody waits for.
-        os._exit(0)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    # What computes, on whatever thread, and the libraries' own ends are nothing that anybody waits for.
+    os._exit(status)

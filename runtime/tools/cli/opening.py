@@ -39,6 +39,7 @@ class Opening:
     quantize: str | None = None
     trust: bool = False
     tower: str | None = None
+    parallel: str | None = None
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -83,10 +84,11 @@ class Opening:
             self._require_untrusted()
             return headrace.compile(
                 self.model, task=task, beside=beside, target=self.target, max_length=self.max_length,
-                token_budget=self.token_budget, quantize=self.quantize, force=force, **self._options,
+                token_budget=self.token_budget, quantize=self.quantize, force=force, parallel=self.parallel,
+                **self._options,
             )  # fmt: skip
         self._require_unsettled()
-        return headrace.load(self.model, target=self.target, trust=self.trust or None)
+        return headrace.load(self.model, target=self.target, trust=self.trust or None, parallel=self.parallel)
 
     def decided(self) -> tuple[Program, str | None]:
         """The analysed program, and the target that a saved model is for; such a one is not loaded."""

@@ -35,5 +35,9 @@ TrustCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run a saved model that is not of your own saving: it is a program.")
 ]
+Parallel = Annotated[
+    str | None,
+    typer.Option(help="How the devices of a target such as cuda:0-1 share the work: data (else), or tensor."),
+]
 Task = Annotated[str | None, typer.Option(help="The task to decide for; else the model's default.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]

@@ -129,7 +129,7 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
 
 def test_no_tokenizer_takes_no_texts() -> None:
     texts = Texts(None, limited(8, text=TextRules(max_length=4, lower_case=True)))
-    assert texts._bound.length == 4
+    assert texts.bound.length == 4
     with pytest.raises(InputError, match=r"no tokenizer.*tokenizer=.*token ids"):
         texts.encode(["fox"], truncate=None)
     with pytest.raises(InputError, match="a tokenizer of transformers is accepted"):

@@ -184,12 +184,12 @@ def test_the_bound_is_the_least_and_says_what_sets_it(
     text: TextRules, max_length: int | None, budget: int | None, stated: int | None, length: int, why: str
 ) -> None:
     tokenizer = wordpiece() if stated is None else wordpiece(model_max_length=stated)
-    assert Texts(tokenizer, limited(512, text=text), max_length, budget)._bound == Bound(length, why)
+    assert Texts(tokenizer, limited(512, text=text), max_length, budget).bound == Bound(length, why)
 
 
 def test_nothing_bounds_a_model_without_limits() -> None:
     texts = Texts(byte_level(), program())
-    assert texts._bound == Bound(None, "nothing in the model bounds the length")
+    assert texts.bound == Bound(None, "nothing in the model bounds the length")
     assert len(texts.encode(["#" * 5000], truncate=True)[0].ids) == 5000
 
 

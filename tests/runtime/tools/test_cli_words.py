@@ -93,7 +93,9 @@ def test_words(said: str, shown: str) -> None:
 def test_trust_reaches_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "headrace.json").touch()
     given: list[bool | None] = []
-    monkeypatch.setattr("headrace.runtime.artifact.saved_model.load", lambda folder, target, trust: given.append(trust))
+    monkeypatch.setattr(
+        "headrace.runtime.artifact.saved_model.load", lambda folder, **options: given.append(options["trust"])
+    )
     for trust in (False, True):
         Opening(str(tmp_path), trust=trust).compile("embed")
     assert given == [None, True]

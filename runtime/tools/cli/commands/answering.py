@@ -20,6 +20,7 @@ from headrace.runtime.tools.cli.options import (
     Input,
     MaxLength,
     Model,
+    Parallel,
     Plain,
     Pooling,
     Prefill,
@@ -58,6 +59,7 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
         input_: Input = None,
         plain: Plain = False,
         target: Target = "auto",
+        parallel: Parallel = None,
         dtype: Dtype = None,
         max_length: MaxLength = None,
         truncate: Truncate = None,
@@ -76,7 +78,7 @@ def _command(task: Task, found: Answering, command: Command) -> Callable[..., No
     ) -> None:
         opening = Opening(
             model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-            token_budget, trust=trust, tower=tower,
+            token_budget, trust=trust, tower=tower, parallel=parallel,
         )  # fmt: skip
 
         if out is not None:
