@@ -55,25 +55,27 @@ inline Vec widen_bytes(const int8_t* from) {
 #endif
 }
 
-// Integers, and what 32 of them, one below another, are multiplied by.
+// Integers, and of 32 of them, one below another, what they are multiplied by and what is added then.
 struct Scaled {
   static constexpr int64_t GROUP = 32;
   const int8_t* numbers;
   const float* scales;
   const int8_t* from = nullptr;
-  Vec scale = Vec(0.f), other_scale = Vec(0.f);
+  Vec scale = Vec(0.f), other_scale = Vec(0.f), offset = Vec(0.f), other_offset = Vec(0.f);
 
   Scaled block(int64_t order, int64_t K) const {
-    return {numbers + order * K * BLOCK, scales + order * ((K + GROUP - 1) / GROUP) * BLOCK};
+    return {numbers + order * K * BLOCK, scales + order * ((K + GROUP - 1) / GROUP) * 2 * BLOCK};
   }
   Scaled group(int64_t k, int64_t part) const {
-    const float* own = scales + k / GROUP * BLOCK + part;
-    return {numbers, scales, numbers + part, Vec::loadu(own), Vec::loadu(own + HALF)};
+    const float* own = scales + k / GROUP * 2 * BLOCK + part;
+    return {numbers, scales, numbers + part, Vec::loadu(own), Vec::loadu(own + HALF), Vec::loadu(own + BLOCK),
+            Vec::loadu(own + BLOCK + HALF)};
   }
   void read(int64_t k, Vec& one, Vec& other) const {
     const int8_t* line = from + k * BLOCK;
     __builtin_prefetch(line + AHEAD);
-    one = widen_bytes(line) * scale, other = widen_bytes(line + HALF) * other_scale;
+    one = at::vec::fmadd(widen_bytes(line), scale, offset);
+    other = at::vec::fmadd(widen_bytes(line + HALF), other_scale, other_offset);
   }
 };
 

@@ -25,9 +25,8 @@ FLOAT = torch.ops.prims.convert_element_type.default
 BLOCK, HALF, GROUP = 32, 16, 32
 # Numbers below which a weight is read in no time.
 LEAST = 1 << 14
-# The largest integer of a group, as formats have it that are in use: of 4, 8 and 5 bits. Others are tried after them.
-LEVELS = (8, 127, 16, 7, 15)
-MOST = 127
+# The largest integer of a group, as formats have it that are in use: around zero, and from the least number on.
+LEVELS = (*((level, False) for level in (8, 127, 16, 7, 15)), *((level, True) for level in (15, 31, 7, 3)))
 
 
 class Packed(NamedTuple):
@@ -35,7 +34,7 @@ class Packed(NamedTuple):
 
     Attributes:
         numbers: float32 or int8 [N / 32, K, 32], or bfloat16 [N / 32, K, 16, 2]: columns in pairs, 16 apart.
-        scale: of int8 alone, float32 [N / 32, K / 32, 32]: what integers are multiplied by.
+        scale: of int8 alone, float32 [N / 32, K / 32, 2, 32]: what integers are multiplied by, and what is added then.
     """
 
     numbers: Tensor
@@ -46,8 +45,8 @@ def pack(weight: Tensor) -> Packed:
     """A weight in the least format that holds it exactly."""
     weight = weight.detach()
     if (found := scaled(weight)) is not None:
-        integers, scale = found
-        return Packed(_blocks(integers), _blocks(scale))
+        integers, scale, offset = found
+        return Packed(_blocks(integers), torch.stack([_blocks(scale), _blocks(offset)], 2))
     if torch.equal(weight.bfloat16().float(), weight):
         pairs = _padded(weight.bfloat16()).view(-1, 2, HALF, weight.shape[1])
         return Packed(pairs.permute(0, 3, 2, 1).contiguous(), None)
@@ -62,43 +61,53 @@ def _blocks(weight: Tensor) -> Tensor:
     return _padded(weight).view(-1, BLOCK, weight.shape[1]).permute(0, 2, 1).contiguous()
 
 
-def scaled(weight: Tensor) -> tuple[Tensor, Tensor] | None:
-    """A weight [N, K] as int8 [N, K] and a scale of 32 neighbours each, float32 [N, K / 32]; None where it is none."""
-    few = _scales(weight[:BLOCK], (*LEVELS, *range(1, MOST + 1)))
-    if not few[1].all():
-        return None
+def scaled(weight: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """A weight [N, K] as integers, a scale and an offset of 32 neighbours each; None where it is no such weight.
+
+    Returns:
+        int8 [N, K], and float32 [N, K / 32] twice: a number is its integer by the scale, the offset added, and rounded.
+    """
     parts = []
-    for rows in torch.split(weight, 1 << 12):
-        scale, found = _scales(rows, LEVELS)
-        if not found.all():
-            scale, found = _scales(rows, (*LEVELS, *range(1, MOST + 1)))
+    # Of the first rows it shows at once whether there is something to look for.
+    for rows in (weight[:BLOCK], *torch.split(weight[BLOCK:], 1 << 12)):
+        whole = torch.cat([rows, rows[:, -1:].expand(-1, -rows.shape[1] % GROUP)], 1)
+        groups = whole.view(len(rows), -1, GROUP)
+        scale, offset, found = _scales(groups)
         if not found.all():
             return None
-        each = _groups(rows) / torch.where(scale > 0, scale, 1)[..., None]
-        parts.append((each.round().to(torch.int8).flatten(1)[:, : rows.shape[1]], scale))
-    integers, scales = zip(*parts, strict=True)
-    return torch.cat(integers), torch.cat(scales)
+        integers = _integers(groups, scale, offset).to(torch.int8)
+        parts.append((integers.flatten(1)[:, : rows.shape[1]], scale, offset))
+    integers, scales, offsets = map(torch.cat, zip(*parts, strict=True))
+    return integers, scales, offsets
 
 
-def _groups(weight: Tensor) -> Tensor:
-    whole = functional.pad(weight, (0, -weight.shape[1] % GROUP))
-    return whole.view(len(whole), -1, GROUP)
+def _integers(groups: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    return ((groups - offset[..., None]) / torch.where(scale != 0, scale, 1)[..., None]).round()
 
 
-def _scales(weight: Tensor, levels: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The scale of each group if its largest number is one of those integers, and whether that gives every number."""
-    groups = _groups(weight)
-    largest = groups.abs().amax(-1)
-    scale, found = torch.zeros_like(largest), largest == 0
-    for level in levels:
+def _scales(groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The scale and the offset of each group, and whether they give its every number.
+
+    Formats spread integers so that the largest number is the largest of them: of those around zero, or of those from
+    the smallest number on, whose scale is one of 16 bits.
+    """
+    scale, offset = (groups.new_zeros(groups.shape[:-1]) for _ in range(2))
+    found = (groups == 0).all(-1)
+    for level, from_least in LEVELS:
         if found.all():
             break
         left = (~found).nonzero(as_tuple=True)
-        tried = (largest[left] / level)[:, None]
-        fits = ((groups[left] / tried).round() * tried == groups[left]).all(-1)
+        held = groups[left]
+        least = held.amin(-1) if from_least else held.new_zeros(len(held))
+        step = (held - least[:, None]).abs().amax(-1) / level
+        step = step.half().float() if from_least else step
+        made = _integers(held, step, least) * step[:, None]
+        if from_least:  # whose sum is rounded once
+            made = (made.double() + least[:, None].double()).float()
+        fits = (made == held).all(-1)
         each = tuple(place[fits] for place in left)
-        scale[each], found[each] = tried[fits, 0], True
-    return scale, found
+        scale[each], offset[each], found[each] = step[fits], least[fits], True
+    return scale, offset, found
 
 
 def linear_packed(x: Tensor, weight: Tensor, scale: Tensor | None, width: int) -> Tensor:
@@ -121,7 +130,8 @@ def unpack(weight: Tensor, scale: Tensor | None) -> Tensor:
         weight = weight.permute(0, 1, 3, 2).flatten(2)
     wide = weight.float()
     if scale is not None:
-        wide = wide * scale.repeat_interleave(GROUP, 1)[:, : wide.shape[1]]
+        step, offset = scale.double().repeat_interleave(GROUP, 1)[:, : wide.shape[1]].unbind(2)
+        wide = (wide.double() * step + offset).float()
     return wide.transpose(1, 2).flatten(0, 1)
 
 
@@ -191,7 +201,8 @@ def _rows(graph: fx.Graph, node: fx.Node, weight: fx.Node, scale: fx.Node | None
     def made(target: Any, *args: Any) -> fx.Node:
         return graphs.call(graph, target, args, node)
 
-    ids, pairs = node.args[1], weight.meta["val"].ndim == 4
+    ids: Any = node.args[1]
+    pairs = weight.meta["val"].ndim == 4
     block, column = made(ATEN.floor_divide.default, ids, BLOCK), made(ATEN.remainder.Scalar, ids, BLOCK)
     within = [column]
     if pairs:
@@ -199,5 +210,8 @@ def _rows(graph: fx.Graph, node: fx.Node, weight: fx.Node, scale: fx.Node | None
     rows = made(FLOAT, made(ATEN.index.Tensor, weight, [block, None, *within]), torch.float32)
     if scale is None:
         return rows
-    each = made(ATEN.repeat_interleave.self_int, made(ATEN.index.Tensor, scale, [block, None, column]), GROUP, -1)
-    return made(ATEN.mul.Tensor, rows, made(ATEN.slice.Tensor, each, -1, 0, weight.meta["val"].shape[1]))
+    both = made(ATEN.index.Tensor, scale, [block, None, None, column])
+    both = made(ATEN.repeat_interleave.self_int, both, GROUP, ids.meta["val"].ndim)
+    both = made(ATEN.slice.Tensor, both, ids.meta["val"].ndim, 0, weight.meta["val"].shape[1])
+    step, offset = (made(ATEN.select.int, both, -1, place) for place in (0, 1))
+    return made(ATEN.add.Tensor, made(ATEN.mul.Tensor, rows, step), offset)

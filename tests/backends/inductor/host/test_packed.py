@@ -17,11 +17,23 @@ from headrace.backends.inductor.runner import Runner
 K, N, WORDS = 200, 160, 1000
 
 
+def grouped(weight: Tensor) -> Tensor:
+    return torch.cat([weight, weight[:, -1:].expand(-1, -weight.shape[1] % 32)], 1).unflatten(1, (-1, 32))
+
+
 def rounded(weight: Tensor, most: int) -> Tensor:
     """What a group of 32 neighbours is when it was held as integers up to `most`, the largest of them reached."""
-    groups = nn.functional.pad(weight, (0, -weight.shape[1] % 32)).unflatten(1, (-1, 32))
+    groups = grouped(weight)
     scale = (groups.abs().amax(-1, keepdim=True) / most).half().float()
     return ((groups / scale).round().clamp(-most, most) * scale).flatten(1)[:, : weight.shape[1]]
+
+
+def spread(weight: Tensor, most: int) -> Tensor:
+    """The same from the least of each group on."""
+    groups = grouped(weight)
+    least = groups.amin(-1, keepdim=True).half().float()
+    scale = ((groups.amax(-1, keepdim=True) - least) / most).half().float()
+    return (((groups - least) / scale).round().clamp(0, most) * scale + least).flatten(1)[:, : weight.shape[1]]
 
 
 FORMATS = {
@@ -29,6 +41,7 @@ FORMATS = {
     "bfloat16": (lambda weight: weight.bfloat16().float(), torch.bfloat16),
     "8 bits": (lambda weight: rounded(weight, 127), torch.int8),
     "4 bits": (lambda weight: rounded(weight, 8), torch.int8),
+    "4 bits from the least": (lambda weight: spread(weight, 15), torch.int8),
 }
 
 
@@ -47,7 +60,7 @@ class Layers(nn.Module):
         return (nn.functional.linear(rows + self.down(self.up(rows).tanh()), self.table.weight),)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16", "4 bits"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "8 bits", "4 bits from the least"])
 def run(request: Any) -> tuple[nn.Module, Runner]:
     module, given = Layers(request.param), (torch.arange(3)[None],)
     exported = torch.export.export(module, given, dynamic_shapes=({1: torch.export.Dim("n", min=2)},))
