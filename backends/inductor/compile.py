@@ -17,8 +17,8 @@ from torch import Tensor, fx
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.backends.inductor.compiled import CODE_BYTES, Compiled
+from headrace.backends.inductor.host.packed import pack_linear
 from headrace.backends.inductor.host.paged import use_host_attention
-from headrace.backends.inductor.host.widened import hold_halves
 from headrace.backends.inductor.layers import roll_layers
 from headrace.backends.inductor.memory import compose
 from headrace.backends.inductor.packages import compile_module, write_package
@@ -131,7 +131,7 @@ def _module(program: Program, decompositions: Decompositions) -> fx.GraphModule:
     """The graph with its weights and without operators of the IR, which takes the inputs in the program's order."""
     graph = program.graph
     if program.form.layout is Layout.CACHED:  # it writes to what it is given, which is traced into values and copies
-        graph = graphs.rewrite(hold_halves(graph), use_host_attention).run_decompositions(dict(decompositions))
+        graph = graphs.rewrite(pack_linear(graph), use_host_attention).run_decompositions(dict(decompositions))
     module = graphs.flat_module(graph)
     for node in module.graph.nodes:
         node.target = decompositions.get(node.target, node.target)

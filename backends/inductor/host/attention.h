@@ -32,7 +32,7 @@ struct Paged {
 
 template <typename T>
 inline const T* at_row(const View& cache, int64_t row, int64_t head) {
-  return cache.as<T>() + (row * cache.sizes[2] + head) * cache.sizes[3];
+  return cache.as<T>() + row * cache.strides[1] + head * cache.strides[2];
 }
 
 // Scores [count] to weights, in place; what is not in [begin, end) weighs nothing.
@@ -151,6 +151,7 @@ void attend_many(const Paged& p, T* out, int64_t sequence) {
 template <typename T>
 void write_rows(const View& x, const View& cache, const View& slots) {
   const int64_t width = cache.sizes[3];
+  require(x.dtype == cache.dtype && x.strides[2] == 1, "attention_paged: keys or values lie otherwise");
   for (int64_t token = 0; token < x.sizes[0]; ++token) {
     const int64_t slot = slots.as<int64_t>()[token * slots.strides[0]];
     for (int64_t head = 0; slot >= 0 && head < x.sizes[1]; ++head)
@@ -182,7 +183,12 @@ inline AtenTensorHandle attention_paged(
   View queries(q), keys(k_cache), values(v_cache), bounds(cu_seqlens), held(context), places(slots);
   const int64_t tokens = queries.sizes[0], heads = queries.sizes[1], kv_heads = keys.sizes[2];
   require(queries.dtype == keys.dtype && queries.dtype == values.dtype, "attention_paged: q and its caches differ in dtype");
-  require(queries.strides[2] == 1 && bounds.strides[0] == 1, "attention_paged: its operands lie otherwise");
+  auto rowwise = [](const View& cache) {
+    return cache.strides[0] == cache.sizes[1] * cache.strides[1] && cache.strides[3] == 1;
+  };
+  require(
+      queries.strides[2] == 1 && bounds.strides[0] == 1 && held.strides[0] == 1 && rowwise(keys) && rowwise(values),
+      "attention_paged: its operands lie otherwise");
   std::vector<float> sunk;
   if (sinks) {
     View each(*sinks);

@@ -1,10 +1,14 @@
 """Attention over paged caches on a host, in C++: of few new tokens as the cache lies, of many by products.
 
-It means what `headrace::attention_paged` does, but for biases of the distance, which are left to that.
+It means what `headrace::attention_paged` does, which runs what this does not: biases of the distance, and operands of
+several dtypes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, fx
 
 from headrace.compat.torch_code import define
@@ -12,6 +16,7 @@ from headrace.graphs.views import arguments
 from headrace.ir import MaskKind
 from headrace.ops import cached
 
+DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 SCHEMA = (
     "attention_paged_host(Tensor q, Tensor? k, Tensor? v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots, "
     "Tensor blocks, Tensor cu_seqlens, Tensor context, Tensor? sinks, float scale, bool chunked, int left, "
@@ -51,10 +56,19 @@ ATTENTION_PAGED_HOST = define(SCHEMA, attention_paged_host, cached.paged_shape)
 
 
 def use_host_attention(graph: fx.Graph) -> None:
-    """Have a graph call this module's operator where it calls the IR's, but for those with a bias."""
+    """Have a graph call this module's operator where it calls the IR's with what this one takes."""
     for node in graph.nodes:
-        if node.target is cached.ATTENTION_PAGED and (given := arguments(node))["bias"] is None:
+        if node.target is cached.ATTENTION_PAGED and _suits(given := arguments(node)):
             left, _ = given["window"]
             chunked = given["kind"] == MaskKind.CHUNKED
             node.args = (*node.args[:10], given["scale"], chunked, left, given["softcap"])
             node.target, node.kwargs = ATTENTION_PAGED_HOST, {}
+
+
+def _suits(given: dict[str, Any]) -> bool:
+    if given["bias"] is not None:
+        return False
+    operands = (given[name] for name in ("q", "k", "v", "k_cache", "v_cache"))
+    dtypes = {one.meta["val"].dtype for one in operands if one is not None}
+    sinks = given["sinks"]
+    return len(dtypes) == 1 and dtypes <= DTYPES and (sinks is None or sinks.meta["val"].dtype is torch.float32)

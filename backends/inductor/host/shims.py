@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from headrace.backends.inductor.host.packed import LINEAR_PACKED
 from headrace.backends.inductor.host.paged import ATTENTION_PAGED_HOST
-from headrace.backends.inductor.host.widened import LINEAR_WIDENED
 from headrace.compat.torch import shims_option
 
 HERE = Path(__file__).parent
@@ -25,11 +25,12 @@ CALLS = {
             return AOTI_TORCH_SUCCESS;
         }""",
     ),
-    LINEAR_WIDENED: (
+    LINEAR_PACKED: (
         "linear.h",
-        """aoti_torch_cpu_linear_widened(
-            AtenTensorHandle x, AtenTensorHandle weight, int64_t width, AtenTensorHandle* made) {
-            *made = headrace::linear_widened(x, weight, width);
+        """aoti_torch_cpu_linear_packed(
+            AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* scale, int64_t width,
+            AtenTensorHandle* made) {
+            *made = headrace::linear_packed(x, weight, scale, width);
             return AOTI_TORCH_SUCCESS;
         }""",
     ),

@@ -92,10 +92,16 @@ def test_it_answers_as_the_definition(case: str, run: tuple[torch.dtype, Callabl
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_bias_of_the_distance_is_left_to_the_definition() -> None:
+@pytest.mark.parametrize("changed", ["nothing", "bias", "q", "sinks"])
+def test_what_it_does_not_take_is_left_to_the_definition(changed: str) -> None:
     graph = torch.fx.Graph()
-    q, bias = graph.placeholder("q"), graph.placeholder("bias")
-    for own in (None, bias):
-        graph.call_function(ATTENTION_PAGED, (*[q] * 9, None, own, 1.0, "causal", [-1, 0], 0.0, "none"))
+    given = {name: graph.placeholder(name) for name in ("q", "k", "v", "k_cache", "v_cache", "told", "sinks", "bias")}
+    for name, node in given.items():
+        node.meta["val"] = torch.empty(1, dtype=torch.bfloat16 if name == changed else torch.float32)
+    *operands, told, sinks, bias = given.values()
+    own = bias if changed == "bias" else None
+    node = graph.call_function(
+        ATTENTION_PAGED, (*operands, *[told] * 4, sinks, own, 1.0, "causal", [-1, 0], 0.0, "none")
+    )
     use_host_attention(graph)
-    assert [node.target is ATTENTION_PAGED for node in graph.nodes] == [False, False, False, True]
+    assert (node.target is ATTENTION_PAGED) == (changed != "nothing")
