@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
 from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
-from headrace.ir.passes import Pass
 from headrace.runtime.engine.decoding import Chooser, DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
@@ -32,6 +31,9 @@ from headrace.runtime.text.validate import counts
 from headrace.tasks import answering, lacks, runnable, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.forks import Guard
+
+if TYPE_CHECKING:
+    from headrace.ir.passes import Pass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NO_MORE: list[Request] = []  # comes after the last part
