@@ -120,14 +120,13 @@ def check_operator(device: str) -> None:
 
 
 def interpreted() -> None:
-    """What runs on the CPU."""
+    """What runs on the CPU; float16 is a GPU's to show."""
     patch_interpreter()
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        check(dtype)
-        if dtype is not torch.float16:
-            check_layers(dtype)
+    for dtype in (torch.float32, torch.bfloat16):
+        check(dtype, sizes=((38, 40), (14, 1040)))
         check_norms(dtype)
         check_tables(dtype)
+    check_layers(torch.bfloat16)
     check_operator("cpu")
 
 
