@@ -78,9 +78,10 @@ def record(run: Run, given: Sequence[Tensor], pool: Any) -> Recorded:
     return Recorded(graph, outputs)
 
 
-def record_fastest(runs: Sequence[Run], given: Sequence[Tensor], pool: Any) -> Recorded:
-    """`record` of the call that replays fastest, of several that answer alike."""
-    made = [record(run, given, pool) for run in runs]
+def record_fastest(run: Run, short: Run | None, tokens: int, given: Sequence[Tensor], pool: Any) -> Recorded:
+    """`record` of the call that replays faster, where `short` answers alike and rows are short enough for it."""
+    runs = [run] if short is None or tokens > SHORTEST else [run, short]
+    made = [record(one, given, pool) for one in runs]
     return min(made, key=lambda one: _milliseconds(one.graph)) if len(made) > 1 else made[0]
 
 
@@ -166,8 +167,8 @@ class Replays:
         rows = iter(staged[_head(shape) :].reshape(-1, 1, shape.tokens))
         offsets = staged.view(torch.int32)[: shape.sequences + 1]
         given = [offsets if name == OFFSETS else next(rows) for name in self._names]
-        runs = [self._run] if self._shorter is None or shape.tokens > SHORTEST else [self._run, self._shorter]
-        made = record_fastest([partial(_widened, run) for run in runs], given, pool)
+        short = None if self._shorter is None else partial(_widened, self._shorter)
+        made = record_fastest(partial(_widened, self._run), short, shape.tokens, given, pool)
         return Capture(made.graph, staged, made.outputs)
 
 

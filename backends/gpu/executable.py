@@ -25,8 +25,6 @@ from headrace.backends.gpu.memory import memory_told, ran_out
 from headrace.backends.gpu.passes.scaled_products import ScaleProducts
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
-from headrace.backends.kernels.linear_few.launch_rows import LaunchRows
-from headrace.backends.kernels.linear_few.rows import FAMILIES
 from headrace.backends.kernels.tuning import family
 from headrace.compat.torch import ConstraintViolationError, mark_dynamic, oblivious_sizes, specialized_floats
 from headrace.graphs import HALVES
@@ -194,13 +192,10 @@ def compiled_kernels(program: Program, made: Sample, longest: int) -> Any:
 
 def short_kernels(program: Program) -> Run | None:
     """A program for rows of few tokens: launches alone, which are captured. None where they were not measured."""
-    if program.form.quantized is not None or family(current()) not in FAMILIES:
-        return None
-    from headrace.backends.kernels.pipeline import with_kernels
+    from headrace.backends.kernels.pipeline import short_rows
 
-    module = graphs.flat_module(with_kernels(program, family(current())))
-    run_graph_passes(module.graph, (LaunchRows(),))
-    return partial(exactly, _plain(module).forward)
+    module = short_rows(program, family(current()))
+    return None if module is None else partial(exactly, _plain(module).forward)
 
 
 def _kernels(program: Program) -> fx.GraphModule:

@@ -17,7 +17,6 @@ from headrace.backends.gpu.executable import LONGEST, OfGraph, alone, compiled_k
 from headrace.backends.gpu.memory import memory_told
 from headrace.backends.inductor.compile import quiet
 from headrace.backends.inductor.precision import exact
-from headrace.backends.kernels.linear_few.rows import SHORT
 from headrace.ir import PER_TOKEN_OUTPUTS, CacheKind, Program, Role
 
 # A size of one would have a graph of its own, so a step has room for two of everything.
@@ -147,8 +146,7 @@ class Decodes:
         staged.write(sample.tensors(self._program, feed.cached(self._program, [nothing])))
         taken = staged.tensors | dict(caches)
         inputs = [taken[name] for name in self._program.signature.input_names]
-        runs = [self._run] if self._shorter is None or size.tokens > SHORT else [self._run, self._shorter]
-        made = record_fastest(runs, inputs, self._pool)
+        made = record_fastest(self._run, self._shorter, size.tokens, inputs, self._pool)
         return Capture(made.graph, staged, made.outputs)
 
 

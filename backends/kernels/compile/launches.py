@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.export import ExportedProgram
 
-from headrace import graphs
 from headrace.backends.kernels.attention import paged
 from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
 from headrace.backends.kernels.attention.op import Form, attended, listed
@@ -19,11 +17,9 @@ from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
 from headrace.backends.kernels.linear_few.kernel import multiply_few
-from headrace.backends.kernels.linear_few.launch_rows import LaunchRows
 from headrace.backends.kernels.linear_few.match import LINEAR_ANY
 from headrace.backends.kernels.linear_few.op import FEW, few_multiplied
 from headrace.backends.kernels.linear_few.rows import (
-    FAMILIES,
     SHORT,
     embedding,
     gathered_rows,
@@ -33,7 +29,7 @@ from headrace.backends.kernels.linear_few.rows import (
     normed_rows,
 )
 from headrace.backends.kernels.linear_few.rows_kernel import gather_rows, multiply_rows, norm_rows
-from headrace.backends.kernels.pipeline import with_kernels
+from headrace.backends.kernels.pipeline import short_rows, with_kernels
 from headrace.backends.kernels.pooling import reduce_sequences, reduced
 from headrace.backends.kernels.recurrent.channels import linearly_recurred, recur_linearly, weigh_values, weighed
 from headrace.backends.kernels.recurrent.chunk_scan import chunk_scanned, scan_chunks
@@ -53,7 +49,6 @@ from headrace.backends.kernels.use_kernels import (
     POOL_TRITON,
     TILES,
 )
-from headrace.graphs.passes import run_graph_passes
 from headrace.ir import AttentionSpec, MaskKind, Program, Window
 
 
@@ -106,7 +101,9 @@ def launches(program: Program, family: str) -> list[Launch]:
     lowered = with_kernels(program, family)
     left = iter(program.nodes.attention)
     found: dict[Any, Launch] = {}
-    for node in (*lowered.graph.nodes, *_short(lowered, program, family)):
+    short = short_rows(program, family)
+    of_short = [node for node in short.graph.nodes if node.target in ROWS] if short is not None else []
+    for node in (*lowered.graph.nodes, *of_short):
         if node.target not in LAUNCHERS:
             continue
         attention = (next(left),) if node.target in ATTENTIONS else ()
@@ -117,15 +114,6 @@ def launches(program: Program, family: str) -> list[Launch]:
                 made, uses=before.uses + made.uses, attention=before.attention + made.attention
             )  # fmt: skip
     return list(found.values())
-
-
-def _short(lowered: ExportedProgram, program: Program, family: str) -> list[fx.Node]:
-    """What short rows launch of their own, where they have a graph of their own."""
-    if family not in FAMILIES or program.form.quantized is not None:
-        return []
-    module = graphs.flat_module(lowered)
-    run_graph_passes(module.graph, (LaunchRows(),))
-    return [node for node in module.graph.nodes if node.target in ROWS]
 
 
 def launches_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> list[Launch]:

@@ -12,6 +12,26 @@ from headrace.backends.kernels.linear_activation.kernel import activated
 
 
 @triton.jit
+def store_sums(
+    made, gates, BIAS, RESIDUAL, OUT, m, n, shaped, gating, rows, real, r_m, o_m, KIND: tl.constexpr,
+    GATED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr,
+):  # fmt: skip
+    """Store what a layer makes of its sums of products [rows, columns], those that gate the others among them."""
+    if BIASED:
+        made += tl.load(BIAS + shaped, mask=real, other=0.0).to(tl.float32)[None, :]
+    if KIND != "":
+        made = activated(made, KIND)
+    if GATED:
+        if BIASED:
+            gates += tl.load(BIAS + gating, mask=real, other=0.0).to(tl.float32)[None, :]
+        made *= gates
+    wanted = (m < rows)[:, None] & real[None, :]
+    if ADDED:
+        made += tl.load(RESIDUAL + m[:, None] * r_m + n[None, :], mask=wanted, other=0.0).to(tl.float32)
+    tl.store(OUT + m[:, None] * o_m + n[None, :], made.to(OUT.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
 def multiply_few(
     X, WEIGHT, BIAS, RESIDUAL, OUT, rows, columns, depth, x_m, r_m, o_m, KIND: tl.constexpr, GATED: tl.constexpr,
     LATE: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -49,17 +69,7 @@ def multiply_few(
         there = real[:, None] & (k < depth - begin - BLOCK_K)[None, :]
         w = tl.load(shaped_at + begin + BLOCK_K, mask=there, other=0.0)
         g = tl.load(gating_at + begin + BLOCK_K, mask=there & GATED, other=0.0)
-    made = tl.sum(value, 2)
-    if BIASED:
-        made += tl.load(BIAS + shaped, mask=real, other=0.0).to(tl.float32)[None, :]
-    if KIND != "":
-        made = activated(made, KIND)
-    if GATED:
-        gates = tl.sum(gate, 2)
-        if BIASED:
-            gates += tl.load(BIAS + gating, mask=real, other=0.0).to(tl.float32)[None, :]
-        made *= gates
-    wanted = (m < rows)[:, None] & real[None, :]
-    if ADDED:
-        made += tl.load(RESIDUAL + m[:, None] * r_m + n[None, :], mask=wanted, other=0.0).to(tl.float32)
-    tl.store(OUT + m[:, None] * o_m + n[None, :], made.to(OUT.dtype.element_ty), mask=wanted)
+    store_sums(
+        tl.sum(value, 2), tl.sum(gate, 2), BIAS, RESIDUAL, OUT, m, n, shaped, gating, rows, real, r_m, o_m, KIND, GATED,
+        BIASED, ADDED,
+    )  # fmt: skip

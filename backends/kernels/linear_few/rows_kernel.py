@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from headrace.backends.kernels.linear_activation.kernel import activated
+from headrace.backends.kernels.linear_few.kernel import store_sums
 
 LINE: tl.constexpr = tl.constexpr(64)  # elements of half precision in what is fetched at once
 LINES: tl.constexpr = tl.constexpr(16)
@@ -63,20 +63,10 @@ def multiply_rows(
         if GATED:
             g = tl.load(gating_at + begin, mask=there, other=0.0)
             gate = tl.dot(x, g, gate, input_precision="ieee")
-    made = tl.sum(value, 0)
-    if BIASED:
-        made += tl.load(BIAS + shaped, mask=real, other=0.0).to(tl.float32)[None, :]
-    if KIND != "":
-        made = activated(made, KIND)
-    if GATED:
-        gates = tl.sum(gate, 0)
-        if BIASED:
-            gates += tl.load(BIAS + gating, mask=real, other=0.0).to(tl.float32)[None, :]
-        made *= gates
-    wanted = (m < rows)[:, None] & real[None, :]
-    if ADDED:
-        made += tl.load(RESIDUAL + m[:, None] * r_m + n[None, :], mask=wanted, other=0.0).to(tl.float32)
-    tl.store(OUT + m[:, None] * o_m + n[None, :], made.to(OUT.dtype.element_ty), mask=wanted)
+    store_sums(
+        tl.sum(value, 0), tl.sum(gate, 0), BIAS, RESIDUAL, OUT, m, n, shaped, gating, rows, real, r_m, o_m, KIND, GATED,
+        BIASED, ADDED,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from headrace import graphs
-from headrace.backends.kernels.norms import rms_norm
+from headrace.backends.kernels.norms import is_call, rms_norm
 from headrace.backends.kernels.rotary import into_cache, op  # noqa: F401 - registers the operators
 from headrace.graphs.views import arguments
 from headrace.ops.cached import ATTENTION_PAGED
@@ -83,10 +83,10 @@ def _into_cache(graph: fx.Graph, attention: Node) -> None:
 def _rotated(node: Node) -> Node | None:
     """The rotation that makes it and that nothing else reads."""
     for target, args in BACK:
-        if not (_is(node, target) and tuple(node.args[1:]) == args and len(node.users) == 1):
+        if not (is_call(node, target) and tuple(node.args[1:]) == args and len(node.users) == 1):
             return None
         node = node.args[0]
-    return node if _is(node, ROTATE) and len(node.users) == 1 else None
+    return node if is_call(node, ROTATE) and len(node.users) == 1 else None
 
 
 def _rotation(node: Node) -> tuple[Node, Node | None, float, Node, Node] | None:
@@ -95,7 +95,7 @@ def _rotation(node: Node) -> tuple[Node, Node | None, float, Node, Node] | None:
     `n` [1, H, T, D] is `x` transposed and normed, in either order; without a norm the weight is None.
     """
     plain, turned = node.args[0], node.args[1]
-    if not (_is(plain, MUL) and _is(turned, MUL) and _is(turned.args[0], CAT)):
+    if not (is_call(plain, MUL) and is_call(turned, MUL) and is_call(turned.args[0], CAT)):
         return None
     n, cat = _uncast(plain.args[0]), turned.args[0]
     cos, sin = (_spread(mul.args[1]) for mul in (plain, turned))
@@ -103,7 +103,7 @@ def _rotation(node: Node) -> tuple[Node, Node | None, float, Node, Node] | None:
     if cos is None or sin is None or len(parts) != 2:
         return None
     width = n.meta["val"].shape[-1]
-    if not (_is(parts[0], NEG) and _is(parts[0].args[0], SLICE) and _is(parts[1], SLICE)):
+    if not (is_call(parts[0], NEG) and is_call(parts[0].args[0], SLICE) and is_call(parts[1], SLICE)):
         return None
     late, early = parts[0].args[0], parts[1]
     halves = early.args[1:4] == (3, 0, width // 2) and late.args[1:3] == (3, width // 2) and late.args[3] >= width
@@ -123,21 +123,17 @@ def _normed(n: Node) -> tuple[Node, Node | None, float] | None:
 
 
 def _turns(node: Node) -> bool:
-    return _is(node, TURN) and tuple(node.args[1:]) == (1, 2)
-
-
-def _is(node: Any, target: Any) -> bool:
-    return isinstance(node, fx.Node) and node.target is target
+    return is_call(node, TURN) and tuple(node.args[1:]) == (1, 2)
 
 
 def _uncast(node: Any) -> Any:
     """What a cast casts."""
-    return node.args[0] if _is(node, COPY) else node
+    return node.args[0] if is_call(node, COPY) else node
 
 
 def _spread(node: Any) -> Any:
     """The `[1, T, D]` that is spread over the heads, or None."""
-    return node.args[0] if _is(node, UNSQUEEZE) and node.args[1] == 1 else None
+    return node.args[0] if is_call(node, UNSQUEEZE) and node.args[1] == 1 else None
 
 
 def _only_user(node: Node, target: Any) -> Node | None:
