@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from headrace.backends import backend
 from headrace.backends.several import Parallel, Several
 from headrace.runtime.api import Lowered
 from headrace.target import Target
 
 KIND = "reference"
+RANDOM = np.random.default_rng(0)
+# Requests of many lengths, as ids and as texts of `tests.words.bert_like`.
+IDS = [RANDOM.integers(5, 90, count).tolist() for count in RANDOM.integers(1, 50, 40)]
+TEXTS = [" ".join(f"w{number}" for number in ids) for ids in IDS]
 
 
 def several(count: int = 2, parallel: Parallel = Parallel.DATA, kind: str = KIND) -> Several:

@@ -71,7 +71,8 @@ class Dealing:
 
     def give(self, part: Share) -> None:
         """Deal a part out."""
-        lengths, shares = lengths_of(part), self._shares(lengths_of(part))
+        lengths = lengths_of(part)
+        shares = self._shares(lengths)
         with self._pool.order:
             for device in [one for one, own in enumerate(shares) if len(own) and one not in self._answering]:
                 self._answering.add(device)

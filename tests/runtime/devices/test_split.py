@@ -11,18 +11,7 @@ import pytest
 
 import headrace
 from headrace.backends.several import Parallel
-from tests.devices import on_several, several
-from tests.tiny import build
-from tests.words import bert_like
-
-RANDOM = np.random.default_rng(0)
-IDS = [RANDOM.integers(5, 90, count).tolist() for count in RANDOM.integers(1, 50, 40)]
-TEXTS = [" ".join(f"w{number}" for number in ids) for ids in IDS]
-
-
-@pytest.fixture(scope="module")
-def one() -> Any:
-    return headrace.lower(build("bert"), target="reference", tokenizer=bert_like(), pooling="mean")
+from tests.devices import IDS, TEXTS, on_several, several
 
 
 @pytest.fixture(scope="module")
