@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch.export import ExportedProgram
 
 from headrace import sample
 from headrace.backends.gpu.memory import ran_out
+from headrace.backends.gpu.readback import Answer, Host, pinned
 from headrace.backends.kernels.linear_few.rows import SHORT as SHORTEST
 from headrace.compat.torch import OpOverload, free_unbacked_symbols
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program, Role
@@ -22,6 +24,8 @@ from headrace.ops.stateful import POOL_STATE, STATEFUL
 # Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
 SHORT_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 SHORT = 8
+# Rows up to here have a second graph, which copies too: of a text alone, each call of the driver is a part of the time.
+ALONE = 128
 # Longer ones when they come again; past so many tokens a launch costs nothing beside the work.
 LONGEST, MOST = 1 << 17, 64
 REPLAYS = 8  # of a graph that is timed
@@ -50,10 +54,57 @@ class Shape(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A graph of the device, and what it writes: always the same memory."""
+    """A graph of the device, the call that it replays, and what it writes: always the same memory."""
 
     graph: torch.cuda.CUDAGraph
+    run: Run
     outputs: tuple[Tensor, ...]
+
+
+class Alone:
+    """A graph that copies its inputs from memory of the host and its outputs there, for one call at a time."""
+
+    def __init__(self, recorded: Recorded, staged: Tensor, given: Sequence[Tensor], pool: Any) -> None:
+        """Record it.
+
+        Args:
+            recorded: the graph that does not copy.
+            staged: the inputs on the device in one piece, of which `given` are parts.
+        """
+        self.staged = pinned(staged.shape, staged.dtype)
+        outputs = [pinned(output.shape, output.dtype) for output in recorded.outputs]
+        self._arrays = [output.numpy() for output in outputs]
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._answers = list[weakref.ref[Answer]]()
+
+        def run(*given: Tensor) -> Sequence[Tensor]:
+            staged.copy_(self.staged, non_blocking=True)
+            made = recorded.run(*given)
+            for own, output in zip(outputs, made, strict=True):
+                own.copy_(output, non_blocking=True)
+            return made
+
+        self.staged.copy_(staged)
+        self._graph = record(run, given, pool).graph
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody waits for what it wrote last."""
+        return all((answer := known()) is None or answer.taken for known in self._answers) and bool(
+            self._done.query()  # type: ignore[no-untyped-call]
+        )
+
+    def replay(self, counts: Sequence[int | None]) -> list[Answer]:
+        """Run on what lies in `staged`, in the order of the current stream.
+
+        Args:
+            counts: of each output the rows that are asked for, None for all.
+        """
+        self._graph.replay()
+        self._done.record()
+        answers = [Answer(self._done, made[:count]) for made, count in zip(self._arrays, counts, strict=True)]
+        self._answers = [weakref.ref(answer) for answer in answers]
+        return answers
 
 
 @dataclass(frozen=True)
@@ -63,6 +114,7 @@ class Capture:
     graph: torch.cuda.CUDAGraph
     staged: Tensor
     outputs: tuple[Tensor, ...]
+    alone: Alone | None = None
 
 
 def record(run: Run, given: Sequence[Tensor], pool: Any) -> Recorded:
@@ -75,7 +127,7 @@ def record(run: Run, given: Sequence[Tensor], pool: Any) -> Recorded:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, stream=stream):
         outputs = tuple(run(*given))
-    return Recorded(graph, outputs)
+    return Recorded(graph, run, outputs)
 
 
 def record_fastest(run: Run, short: Run | None, tokens: int, given: Sequence[Tensor], pool: Any) -> Recorded:
@@ -117,21 +169,25 @@ class Replays:
         # The largest first: the others then fit in the memory that it took.
         self._short = {shape: self._capture(shape, kept) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor] | None:
-        """Copy the inputs in and replay, in the order of the current stream.
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Host] | list[Answer] | None:
+        """Copy the inputs in, replay, and copy the outputs back, in the order of the current stream.
 
         Returns:
-            The outputs, which the next replay overwrites; None where the row is too long to be captured, or is new.
+            What is made of each output once it is there; None where the row is too long to be captured, or is new.
         """
         count = inputs[OFFSETS].shape[0] - 1
         shape = shape_of(inputs[self._ids].shape[1], count)
         capture = self._short.get(shape) or self._long.get(shape) or self._captured(shape)
         if capture is None:
             return None
+        counts = [None if per_token else count for per_token in self._per_token]
+        if capture.alone is not None and capture.alone.free:
+            _write(capture.alone.staged, inputs, self._names, shape)
+            return capture.alone.replay(counts)
         capture.staged.copy_(_staged(inputs, self._names, shape), non_blocking=True)
         capture.graph.replay()
-        made = zip(capture.outputs, self._per_token, strict=True)
-        return [output if per_token else output[:count] for output, per_token in made]
+        # The copy back begins here: an output lies where the next replay writes.
+        return [Host(output[:count]) for output, count in zip(capture.outputs, counts, strict=True)]
 
     def give_back(self) -> bool:
         """Let go of the long rows that were captured, and capture no more: memory has run out.
@@ -169,7 +225,8 @@ class Replays:
         given = [offsets if name == OFFSETS else next(rows) for name in self._names]
         short = None if self._shorter is None else partial(_widened, self._shorter)
         made = record_fastest(partial(_widened, self._run), short, shape.tokens, given, pool)
-        return Capture(made.graph, staged, made.outputs)
+        alone = Alone(made, staged, given, pool) if shape.tokens <= ALONE else None
+        return Capture(made.graph, staged, made.outputs, alone)
 
 
 def _widened(run: Run, *given: Tensor) -> list[Tensor]:
@@ -177,13 +234,18 @@ def _widened(run: Run, *given: Tensor) -> list[Tensor]:
 
 
 def _staged(inputs: Mapping[str, Tensor], names: tuple[str, ...], shape: Shape) -> Tensor:
-    """All inputs in one pinned piece of memory, int64: the offsets as int32, then the rows in the order of their names.
+    """The inputs in a pinned piece of memory of their own, as `_write` lays them."""
+    staged = pinned((_head(shape) + (len(names) - 1) * shape.tokens,), torch.int64)
+    _write(staged, inputs, names, shape)
+    return staged
+
+
+def _write(staged: Tensor, inputs: Mapping[str, Tensor], names: tuple[str, ...], shape: Shape) -> None:
+    """All inputs in one piece of memory, int64: the offsets as int32, then the rows in the order of their names.
 
     Offsets of empty sequences, as many as there is room for, follow the others.
     """
     place = _head(shape)
-    size = place + (len(names) - 1) * shape.tokens
-    staged = torch.empty(size, dtype=torch.int64, pin_memory=torch.cuda.is_available())
     whole, given = staged.numpy(), inputs[OFFSETS].numpy()
     offsets = whole.view("int32")[: shape.sequences + 1]
     offsets[: len(given)], offsets[len(given) :] = given, given[-1]
@@ -191,7 +253,6 @@ def _staged(inputs: Mapping[str, Tensor], names: tuple[str, ...], shape: Shape) 
         if name != OFFSETS:
             whole[place : place + shape.tokens] = inputs[name].numpy()[0]
             place += shape.tokens
-    return staged
 
 
 def _head(shape: Shape) -> int:

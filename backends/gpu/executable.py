@@ -13,9 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from headrace import graphs, sample
@@ -23,6 +21,7 @@ from headrace.backends.gpu.cuda_graphs import Replays, Run, capturable
 from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
 from headrace.backends.gpu.passes.scaled_products import ScaleProducts
+from headrace.backends.gpu.readback import Host
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
 from headrace.backends.kernels.tuning import family
@@ -44,23 +43,6 @@ SAMPLE = (16384, 129)
 # Sequences and rows of each in the batches that a padded graph is compiled on: where its code asks whether a size is
 # one, torch makes a graph of its own for a batch of one, of any length.
 BATCHES = ((4, 64), (1, 64))
-
-
-class Host:
-    """A copy to the host under way; `np.asarray` waits for it."""
-
-    def __init__(self, output: Tensor) -> None:
-        """Begin to copy, on the stream that computes the output."""
-        self._array = torch.empty(output.shape, dtype=torch.float32, pin_memory=True)
-        self._array.copy_(output.float(), non_blocking=True)
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._done.record()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.float32]:
-        """The array, once it is there."""
-        self._done.synchronize()
-        array: NDArray[np.float32] = self._array.numpy()
-        return array
 
 
 class OfGraph:
@@ -129,14 +111,11 @@ class Packed(OfGraph):
             )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
-        """Copy the inputs to the device, run, and copy what is made back, without waiting for any of it.
-
-        The copy back begins here: a captured row's output lies where the next replay writes.
-        """
+        """Copy the inputs to the device, run, and copy what is made back, without waiting for any of it."""
         self.calls += 1
         with self._guard.lock, memory_told():
-            outputs = self._replays(inputs) if self._replays else None
-            return alone([Host(one) for one in outputs or self._kernel_by_kernel(inputs)])
+            made = self._replays(inputs) if self._replays else None
+            return alone(made or [Host(one) for one in self._kernel_by_kernel(inputs)])
 
     def _kernel_by_kernel(self, inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
         """A row that is not captured; where it finds no memory, once more without that of the captured ones."""

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from headrace.backends.gpu.architecture import ARCHITECTURES, of_vendor
 from headrace.backends.gpu.device import current, on_device
-from headrace.backends.gpu.executable import Host, OfGraph, Packed, Padded, Placed
+from headrace.backends.gpu.executable import OfGraph, Packed, Padded, Placed
 from headrace.backends.gpu.memory import memory_told
 from headrace.backends.gpu.plan import Choice, plan
+from headrace.backends.gpu.readback import Answer, Host
 from headrace.backends.gpu.stepping import Stepping
 from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions
 from headrace.backends.interface import Executable
@@ -127,10 +128,10 @@ class Gpu:
         """Each array as a tensor on the host."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
 
-    def fetch(self, output: Tensor | Host) -> Host:
+    def fetch(self, output: Tensor | Host | Answer) -> Host | Answer:
         """Begin to copy the output to the host, where the executable has not done so itself."""
         with self.placed():
-            return output if isinstance(output, Host) else Host(output)
+            return Host(output) if isinstance(output, Tensor) else output
 
     def compile(self, program: Program) -> Executable:
         """Move the program to the device and compile it."""

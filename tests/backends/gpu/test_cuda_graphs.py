@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from headrace.backends.gpu import cuda_graphs, executable
-from headrace.backends.gpu.cuda_graphs import SHORT_ROWS, Replays, Shape, _staged, shape_of
+from headrace.backends.gpu.cuda_graphs import SHORT_ROWS, Alone, Recorded, Replays, Shape, _staged, shape_of
 from headrace.ir import OFFSETS
 
 
@@ -30,6 +32,60 @@ def test_inputs_are_staged_in_one_piece() -> None:
     staged = _staged(inputs, tuple(inputs), Shape(16, 4))
     assert staged.view(torch.int32)[:5].tolist() == [0, 5, 9, 9, 9]
     assert staged[4:].tolist() == [*range(16), *range(100, 116)]
+
+
+class Device:
+    """Graphs and events of a device that runs nothing before it is asked whether it is done."""
+
+    def __init__(self) -> None:
+        self.queue: list[Any] = []
+
+    def record(self, run: Any, given: Any, pool: Any) -> Recorded:
+        made = tuple(run(*given))
+        graph = SimpleNamespace(replay=lambda: self.queue.append(lambda: run(*given)))
+        return Recorded(graph, run, made)
+
+    def event(self) -> Any:
+        def synchronize() -> None:
+            while self.queue:
+                self.queue.pop(0)()
+
+        return SimpleNamespace(record=lambda: None, query=lambda: not self.queue, synchronize=synchronize)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    """A graph that doubles two numbers and answers their sum besides."""
+    device, staged = Device(), torch.zeros(2, dtype=torch.int64)
+    monkeypatch.setattr(cuda_graphs, "record", device.record)
+    monkeypatch.setattr(torch.cuda, "Event", device.event)
+
+    def run(given: torch.Tensor) -> list[torch.Tensor]:
+        return [2.0 * given[:, None], given.sum()[None].float()]
+
+    return Alone(device.record(run, [staged], None), staged, [staged], None)
+
+
+def test_a_row_alone_is_answered_in_memory_of_its_own_once_it_was_read(alone: Alone) -> None:
+    alone.staged.copy_(torch.tensor([3, 4]))
+    rows, total = alone.replay([1, None])
+    assert not alone.free
+    assert np.asarray(rows).tolist() == [[6.0]]
+    assert not alone.free  # the other was not read
+    assert np.asarray(total).tolist() == [7.0]
+    assert alone.free
+    alone.staged.copy_(torch.tensor([5, 6]))
+    (again, _) = alone.replay([2, None])
+    assert np.asarray(rows).tolist() == [[6.0]]
+    assert np.asarray(again).tolist() == [[10.0], [12.0]]
+
+
+def test_what_nobody_reads_is_free_once_it_ran(alone: Alone) -> None:
+    answers = alone.replay([2, None])
+    del answers
+    assert not alone.free  # the device may still read what would be written
+    alone._done.synchronize()
+    assert alone.free
 
 
 @pytest.fixture
