@@ -112,8 +112,10 @@ def pack(
     made: dict[Role, NDArray[Any]] = dict(zip(roles, rows, strict=True))
     made[Role.IDS][0, :total] = ids
     if Role.POSITIONS in made:
-        np.subtract(np.arange(total), (ends - lengths).repeat(lengths), out=made[Role.POSITIONS][0, :total])
-        made[Role.POSITIONS] += program.facts.positions.offset
+        first = program.facts.positions.offset
+        begins = (ends - lengths).repeat(lengths) if len(lengths) > 1 else 0
+        np.subtract(np.arange(first, first + total), begins, out=made[Role.POSITIONS][0, :total])
+        made[Role.POSITIONS][0, total:] = first
     if Role.TYPES in made and types is not None:
         made[Role.TYPES][0, :total] = types
     return made | {Role.OFFSETS: offsets}

@@ -38,7 +38,6 @@ from headrace.runtime.text.validate import counts
 from headrace.runtime.tools.inspect.report import explain
 from headrace.runtime.views import frame, line
 from headrace.tasks import Tasks, first_runnable, runnable, select
-from headrace.tasks import answering as answered_from
 
 
 class CompiledModel(Embedding, Labelling, Iterating):
@@ -288,8 +287,8 @@ class CompiledModel(Embedding, Labelling, Iterating):
         sizes = WHOLE if padded else self.engine.sizes(wanted)
         whole = None if self.program.signature.arrays else as_ragged(token_ids)
         count, parts = self._reader.raw(token_ids if whole is None else whole, token_type_ids, sizes)
-        if whole is not None and self.engine.kind(wanted) not in PER_TOKEN_OUTPUTS:
-            vectors = np.empty((count, answered_from(self.program, self.engine.require(wanted)).width), np.float32)
+        if whole is not None and (read := self.engine.output(wanted)).kind not in PER_TOKEN_OUTPUTS:
+            vectors = np.empty((count, read.width), np.float32)
             for places, rows in self.engine.answered(wanted, parts, count, progress=False):
                 vectors[places] = rows
             return vectors

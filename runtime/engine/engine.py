@@ -14,7 +14,7 @@ import numpy as np
 from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
-from headrace.ir import CROSS, TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
+from headrace.ir import CROSS, TASK_RULES, Layout, Needs, Output, OutputKind, Prefill, Program, Role, Task
 from headrace.runtime.engine.decoding import Chooser, DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
@@ -78,7 +78,7 @@ class Engine:
         self._quantize, self._force = quantize, force
         self._cache_bytes, self._compiling = cache_bytes, Guard()
         self._noun = "arrays" if program.signature.arrays else "texts"
-        self._kinds: dict[str, OutputKind] = {}  # what the tasks that were asked for are answered from
+        self._outputs_of: dict[str, Output] = {}  # what the tasks that were asked for are answered from
         self._loops: dict[str, DecodingLoop] = {}
         self._step_tokens: int | None = None  # what is left of the budget once memory ran out
         self.state = state or state_class(program)
@@ -107,12 +107,15 @@ class Engine:
         assert lane is not None
         return lane
 
-    def kind(self, task: str) -> OutputKind:
+    def output(self, task: str) -> Output:
         """What a task is answered from; errors as of `lane`."""
-        if not isinstance(task, str) or task not in self._kinds:
-            chosen = self.require(task)
-            self._kinds[task] = answering(self.program, chosen).kind
-        return self._kinds[task]
+        if not isinstance(task, str) or task not in self._outputs_of:
+            self._outputs_of[task] = answering(self.program, self.require(task))
+        return self._outputs_of[task]
+
+    def kind(self, task: str) -> OutputKind:
+        """What its output holds; errors as of `lane`."""
+        return self.output(task).kind
 
     def _held(self, kinds: tuple[OutputKind, ...]) -> Lane | None:
         """The lane of those outputs, else the first that returns them among others."""
@@ -353,12 +356,29 @@ class Engine:
         require_batch_size(batch_size)
         lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
         asked = Asked(count, batch_size, places)
+        if count == 1 and not progress and lane.program.form.layout is not Layout.CACHED:
+            yield self._alone(lane, kinds, parts, asked)
+            return
         run = self._in_pieces if lane.program.form.layout is Layout.CACHED else self._in_steps
         reading = closing(parts) if isinstance(parts, Generator) else nullcontext()  # an error ends it at once
         with reading, bar(f"{', '.join(tasks)}: {self._noun}", places.count(range(count)), progress) as shown:
             for requests, rows in run(lane, kinds, parts, asked):
                 yield requests, rows
                 shown.advance(places.count(requests))
+
+    def _alone(
+        self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
+    ) -> tuple[Numbers, list[Rows]]:
+        """The one request of a call: what lets requests share a step and steps wait for each other takes time too."""
+        (part,) = [part for part in parts if len(part)]
+        (step,) = self._steps(lane, asked, asked.take(part))
+        try:
+            outputs = self._outputs(lane, kinds, step, gathered(part))
+        except OutOfMemoryError as error:
+            self._halve(step, asked, error)  # which raises: it was alone
+            raise
+        made = zip(kinds, outputs, strict=True)
+        return step.requests, [self._rows(lane, step, asked, np.asarray(output), kind) for kind, output in made]
 
     def _in_steps(
         self, lane: Lane, kinds: list[OutputKind], parts: Iterable[Sequence[Request]], asked: Asked
@@ -425,10 +445,7 @@ class Engine:
                     break
                 begun += 1
                 try:
-                    requests = asked.of(step.requests)
-                    inputs = self.backend.feed(lane.batcher.assemble(requests, step.length, lane.program))
-                    made = lane.outputs(lane.state.step(lane.executable, inputs), kinds)
-                    outputs = [self.backend.fetch(output) for output in made]
+                    outputs = self._outputs(lane, kinds, step, asked.of(step.requests))
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
                     left = np.concatenate([one.requests for one in (step, *steps)])
@@ -437,16 +454,26 @@ class Engine:
                     asked.drop(step.requests)
                     yield step, outputs
 
+    def _outputs(self, lane: Lane, kinds: list[OutputKind], step: Step, requests: Requests) -> list[Any]:
+        """Give a step to the target: what its outputs of those kinds are read from."""
+        inputs = self.backend.feed(lane.batcher.assemble(requests, step.length, lane.program))
+        made = lane.outputs(lane.state.step(lane.executable, inputs), kinds)
+        return [self.backend.fetch(output) for output in made]
+
     def _plan(self, lane: Lane, left: Numbers, asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
-        steps = lane.batcher.plan(
+        return (replace(step, requests=left[step.requests]) for step in self._steps(lane, asked, left))
+
+    def _steps(self, lane: Lane, asked: Asked, left: Numbers) -> Iterator[Step]:
+        """`_plan` by their place among those that are left."""
+        steps: Iterator[Step] = lane.batcher.plan(
             asked.lengths[left],
             lane.program,
             step_tokens=self._step_tokens or self.backend.step_tokens,
             batch_size=asked.batch_size,
             token_budget=None if self._step_tokens else self.token_budget,
         )
-        return (replace(step, requests=left[step.requests]) for step in steps)
+        return steps
 
     def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""

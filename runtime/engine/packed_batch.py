@@ -47,13 +47,28 @@ def plan(
         batch_size: requests in a row at most.
         token_budget: tokens in a row at most, filling included, in place of `step_tokens`.
     """
-    budget = token_budget or step_tokens
-    left = _Left(np.asarray(lengths, np.int64))
+    budget, given = token_budget or step_tokens, np.asarray(lengths, np.int64)
+    left = _Left(given) if len(given) != 1 else _One(int(given[0]))
     while left:
         requests, tokens = left.filled(budget, batch_size)
         row = row_of(tokens, budget)
         length = max(tokens, min(row, token_budget)) if token_budget else row
         yield Step(requests, length, open=not left and length < budget)
+
+
+class _One:
+    """`_Left` of one request, which answers sooner where nothing looks for others."""
+
+    def __init__(self, length: int) -> None:
+        self._length, self._left = length, True
+
+    def __bool__(self) -> bool:
+        return self._left
+
+    def filled(self, budget: int, most: int | None) -> tuple[NDArray[np.int64], int]:
+        """Take it; and its tokens."""
+        self._left = False
+        return np.zeros(1, np.int64), self._length
 
 
 class _Left:
@@ -62,10 +77,8 @@ class _Left:
     def __init__(self, lengths: NDArray[np.int64]) -> None:
         # Of one length, the caller's first is taken first.
         self._order = np.argsort(lengths, kind="stable")
-        self._sizes, self._begins, self._counts = lengths.tolist(), [0], [1]
-        if len(lengths) != 1:  # which is worth not looking for others: it answers sooner
-            found = np.unique(lengths[self._order], return_index=True, return_counts=True)
-            self._sizes, self._begins, self._counts = (numbers.tolist() for numbers in found)
+        found = np.unique(lengths[self._order], return_index=True, return_counts=True)
+        self._sizes, self._begins, self._counts = (numbers.tolist() for numbers in found)
 
     def __bool__(self) -> bool:
         return bool(self._sizes)

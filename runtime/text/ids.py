@@ -131,15 +131,20 @@ def _size(row: Any) -> int:
 
 def _read(program: Program, rows: Rows, types: Rows | None, numbers: Sequence[int], bound: Bound) -> Tokens:
     """Requests, and their token types, checked; `numbers` are what messages call them."""
-    ids, lengths = _flat(rows, numbers, "token_ids")
-    begins = lengths.cumsum() - lengths
-    outside = ids.min() < 0 or ids.max() >= program.signature.vocabulary
+    given, lengths = _flat(rows, numbers, "token_ids")
+    ids = given.astype(np.int64, copy=False)
+    outside = ids.view(np.uint64).max() >= program.signature.vocabulary  # as what is below zero is then
     long = bound.length is not None and lengths.max() > bound.length
     marker = program.signature.marker
-    if outside or long or (marker is not None and not np.logical_or.reduceat(ids == marker, begins).all()):
-        _check_each(program, np.split(ids, begins[1:]), numbers, bound)
+    if outside or long or (marker is not None and not _holds(ids, marker, lengths)):
+        _check_each(program, np.split(given, lengths.cumsum()[:-1]), numbers, bound)
     kinds = None if types is None else _types(program, types, numbers, lengths).astype(np.int64, copy=False)
-    return Tokens(ids.astype(np.int64, copy=False), lengths, kinds)
+    return Tokens(ids, lengths, kinds)
+
+
+def _holds(ids: NDArray[np.int64], marker: int, lengths: NDArray[np.int64]) -> bool:
+    """Whether each request holds the token."""
+    return bool(np.logical_or.reduceat(ids == marker, lengths.cumsum() - lengths).all())
 
 
 def _types(program: Program, rows: Rows, numbers: Sequence[int], wanted: NDArray[np.int64]) -> NDArray[Any]:
