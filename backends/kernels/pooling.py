@@ -10,14 +10,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headrace.backends.kernels.early import wait_if
+
 ROWS, COLUMNS = 16, 128
 
 
 @triton.jit
 def reduce_sequences(
-    HIDDEN, CU_SEQLENS, OUT, h_t, width, KIND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    HIDDEN, CU_SEQLENS, OUT, h_t, width, KIND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One sequence and some columns a program, in float32. An empty sequence gives zeros."""
+    wait_if(EARLY)
     sequence = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     begin = tl.load(CU_SEQLENS + sequence)
@@ -65,5 +69,5 @@ def reduced(hidden: Tensor, cu_seqlens: Tensor, kind: str, kernel: Any = reduce_
     count, width = cu_seqlens.shape[0] - 1, hidden.shape[2]
     out = hidden.new_empty((count, width))
     grid = (count, (width + COLUMNS - 1) // COLUMNS)
-    kernel[grid](hidden, cu_seqlens, out, hidden.stride(1), width, KIND=kind, ROWS=ROWS, COLUMNS=COLUMNS)
+    kernel[grid](hidden, cu_seqlens, out, hidden.stride(1), width, KIND=kind, ROWS=ROWS, COLUMNS=COLUMNS, EARLY=False)
     return out

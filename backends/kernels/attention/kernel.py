@@ -9,6 +9,8 @@ tile sees whole need no mask, and can have a loop of their own.
 import triton
 import triton.language as tl
 
+from headrace.backends.kernels.early import wait_if
+
 LOG2E = tl.constexpr(1.4426950408889634)
 # Below every score, and finite: a row that has seen no key yet needs no special case.
 LOWEST = tl.constexpr(-1e38)
@@ -78,9 +80,10 @@ def attend_tiles(
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CHUNK: tl.constexpr, BIAS: tl.constexpr,
-    REACH: tl.constexpr, SINK: tl.constexpr, SPLIT: tl.constexpr,
+    REACH: tl.constexpr, SINK: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, PACK query heads of one key head side by side, against all the keys that it sees."""
+    wait_if(EARLY)
     tile = TILES + (tl.program_id(0) // PROGRAMS) * 4
     row_begin = tl.load(tile)
     row_end = tl.load(tile + 1)

@@ -71,6 +71,12 @@ def attention_varlen_triton(
             can be decided for an architecture that is not here.
     """
     kernel = torch.library.wrap_triton(attend_tiles)
+    return launched(q, k, v, tiles, blocks, sinks, bias, scale, kind, window, softcap, bias_kind, kernel)
+
+
+def launched(*given: Any) -> Tensor:
+    """The operator's arguments, and the kernel that is to be launched for it."""
+    q, k, v, tiles, blocks, sinks, bias, scale, kind, window, softcap, bias_kind, kernel = given
     form = Form(scale, kind, Window(*window), softcap, bias_kind)
     return attended(q, k, v, tiles, Blocks.of(blocks), form, sinks, bias, kernel)
 
@@ -181,6 +187,7 @@ def shared_constants(
         "BIAS": str(form.bias_kind),
         "REACH": 0 if bias is None or form.bias_kind != BiasKind.RELATIVE else (bias.shape[1] - 1) // 2,
         "SINK": sinks is not None,
+        "EARLY": False,
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
     }

@@ -11,8 +11,9 @@ from torch import Tensor, fx
 
 from headrace.backends.kernels.attention import paged
 from headrace.backends.kernels.attention.kernel import attend_tiles, list_tiles
-from headrace.backends.kernels.attention.op import Form, attended, listed
+from headrace.backends.kernels.attention.op import Form, launched, listed
 from headrace.backends.kernels.attention.paged_kernel import attend_paged, join_splits, write_paged
+from headrace.backends.kernels.early import Early, EarlyLaunch
 from headrace.backends.kernels.linear_activation.kernel import multiply_activate
 from headrace.backends.kernels.linear_activation.match import LINEAR_ACTIVATED
 from headrace.backends.kernels.linear_activation.op import multiplied
@@ -49,7 +50,7 @@ from headrace.backends.kernels.use_kernels import (
     POOL_TRITON,
     TILES,
 )
-from headrace.ir import AttentionSpec, MaskKind, Program, Window
+from headrace.ir import AttentionSpec, MaskKind, Program
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ def launches(program: Program, family: str) -> list[Launch]:
     left = iter(program.nodes.attention)
     found: dict[Any, Launch] = {}
     short = short_rows(program, family)
-    of_short = [node for node in short.graph.nodes if node.target in ROWS] if short is not None else []
+    of_short = () if short is None else (node for node in short.graph.nodes if _of_short(node.target))
     for node in (*lowered.graph.nodes, *of_short):
-        if node.target not in LAUNCHERS:
+        if node.target not in LAUNCHERS and not isinstance(node.target, EarlyLaunch):
             continue
         attention = (next(left),) if node.target in ATTENTIONS else ()
         for made in launches_of(node, attention):
@@ -120,15 +121,21 @@ def launches_of(node: fx.Node, attention: tuple[AttentionSpec, ...] = ()) -> lis
     """What one node of a lowered graph launches."""
     values = fx.map_arg(node.args, lambda given: given.meta["val"])
     tensors = [value for value in values if isinstance(value, Tensor)]
-    kernels, launcher = LAUNCHERS[node.target]
+    target: Any = node.target
+    early = isinstance(target, EarlyLaunch)
+    kernels, launcher = (target.kernels, target.launch) if early else LAUNCHERS[target]
     recorders = [Recorder() for _ in kernels]
     with tensors[0].fake_mode:  # type: ignore[attr-defined]
-        launcher(*values, *recorders)
+        launcher(*values, *(Early(one) if early else one for one in recorders))
     return [
         Launch(kernel, arguments, constants, (node.name,), attention if kernel in ATTENDING else ())
         for kernel, recorder in zip(kernels, recorders, strict=True)
         for arguments, constants in recorder.launched
     ]
+
+
+def _of_short(target: Any) -> bool:
+    return target in ROWS or isinstance(target, EarlyLaunch)
 
 
 def specialisation(launch: Launch) -> tuple[Any, ...]:
@@ -138,21 +145,6 @@ def specialisation(launch: Launch) -> tuple[Any, ...]:
         for value in launch.arguments
     )
     return launch.name, types, tuple(sorted(launch.constants.items()))
-
-
-def _attend(*values: Any) -> None:
-    q, k, v, tiles, blocks, sinks, bias, scale, kind, window, softcap, bias_kind, kernel = values
-    form = Form(scale, kind, Window(*window), softcap, bias_kind)
-    attended(q, k, v, tiles, Blocks.of(blocks), form, sinks, bias, kernel)
-
-
-def _attend_paged(*values: Any) -> None:
-    q, k, v, k_cache, v_cache, slots, blocks, counts, tiles, tuned, sinks, bias, *said, write, attend, join = values
-    scale, kind, window, softcap, bias_kind = said
-    kernels, form = paged.Kernels(write, attend, join), Form(scale, kind, Window(*window), softcap, bias_kind)
-    if k is not None:
-        paged.written(k, v, k_cache, v_cache, slots, kernels)
-    paged.attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, bias, kernels)
 
 
 def _attend_cross(*values: Any) -> None:
@@ -209,8 +201,8 @@ ROWS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 }
 # Each operator's kernels, and what launches them.
 LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
-    ATTENTION_TRITON: ((attend_tiles,), _attend),
-    PAGED_TRITON: ((write_paged, attend_paged, join_splits), _attend_paged),
+    ATTENTION_TRITON: ((attend_tiles,), launched),
+    PAGED_TRITON: ((write_paged, attend_paged, join_splits), paged.launched),
     ROTATE_INTO: ((rotate_into_cache,), into_cache.written),
     LINEAR_ANY: ((multiply_few,), _multiply_few),
     CROSS_TRITON: ((attend_paged, join_splits), _attend_cross),

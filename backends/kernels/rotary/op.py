@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headrace.backends.kernels.early import wait_if
+
 ROWS = 32  # rows of one token and head a program
 
 
@@ -42,9 +44,10 @@ def rotate_head(
 @triton.jit
 def rotate_rows(
     X, COS, SIN, WEIGHT, OUT, count, x_t, x_h, cos_t, sin_t, EPS: tl.constexpr, HEADS: tl.constexpr,
-    HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr,
+    HALF: tl.constexpr, PADDED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Some rows, each a head of a token."""
+    wait_if(EARLY)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     token = rows // HEADS
     at = X + (token * x_t + (rows % HEADS) * x_h)[:, None]
@@ -79,6 +82,6 @@ def rotated(
     kernel[((count + ROWS - 1) // ROWS,)](
         x, cos, sin, x if weight is None else weight, out, count, x.stride(0), x.stride(1), cos.stride(0),
         sin.stride(0), EPS=eps, HEADS=heads, HALF=half, PADDED=triton.next_power_of_2(half), NORM=weight is not None,
-        ROWS=ROWS,
+        ROWS=ROWS, EARLY=False,
     )  # fmt: skip
     return out
