@@ -100,9 +100,9 @@ class CompiledModel(Embedding, Labelling, Iterating):
             )  # fmt: skip
         else:
             self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state, cache_bytes)
-        if self.engine.in_pieces and not counts(token_budget):
+        if self.engine.compiler.in_pieces and not counts(token_budget):
             raise InputError(f"token_budget is {token_budget!r}; an int of 1 and above is accepted.")
-        longest = None if self.engine.in_pieces else token_budget
+        longest = None if self.engine.compiler.in_pieces else token_budget
         self._reader: Texts | Arrays = (
             Arrays(program, max_length, longest)
             if program.signature.arrays

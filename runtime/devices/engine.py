@@ -15,6 +15,7 @@ from headrace.runtime.devices.messages import Describe, Prepare, Save
 from headrace.runtime.devices.pool import Pool
 from headrace.runtime.devices.unread import unread
 from headrace.runtime.devices.writing import written
+from headrace.runtime.engine.compiler import Compiler, Run
 from headrace.runtime.engine.decoding import DecodingLoop
 from headrace.runtime.engine.engine import Engine, require_batch_size
 from headrace.runtime.engine.lane import Lane, key_of
@@ -54,6 +55,36 @@ class Afar:
         self._pool().ask(lambda call: Save(call, self._lane, str(path)), devices=1)
 
 
+class Elsewhere(Compiler):
+    """Has lanes made by the processes of the devices, and describes them here."""
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Several,
+        state: type[ModelState],
+        token_budget: int | None,
+        pool: Callable[[], Pool],
+    ) -> None:
+        """Ask nothing yet; `pool` is called at the first question."""
+        super().__init__(program, backend, state, token_budget)
+        self._pool, self._whole = pool, backend.parallel is Parallel.DATA
+
+    def lane(self, tasks: Sequence[Task], kinds: Sequence[OutputKind], held: Sequence[str], run: Run) -> Lane:
+        """As of `Compiler`, of each device."""
+        program = self._pool().ask(lambda call: Prepare(call, tuple(map(str, tasks))))
+        return self.described(key_of(kinds), program)
+
+    def encoder(self) -> Lane:
+        """As of `Compiler`: it was made with the decoder."""
+        program = self._pool().ask(lambda call: Describe(call, str(OutputKind.CROSS)), devices=1)
+        return self.described(OutputKind.CROSS, program)
+
+    def described(self, key: str, program: Program) -> Lane:
+        """A lane whose executable is elsewhere."""
+        return Lane(program, Afar(key, self._pool, self._whole), self._state(program))
+
+
 class SharedEngine(Engine):
     """Prepares nothing and runs nothing itself: each device's process has an engine of its own."""
 
@@ -77,8 +108,9 @@ class SharedEngine(Engine):
         """
         super().__init__(program, backend, token_budget, state=state)
         self._made = OfEachProcess(make)
+        self.compiler = elsewhere = Elsewhere(program, backend, self.state, token_budget, self._made)
         for key, lane in (lanes or {}).items():
-            self.lanes[key] = self._lane(key, lane.program)
+            self.lanes[key] = elsewhere.described(key, lane.program)
 
     @property
     def pool(self) -> Pool:
@@ -144,14 +176,3 @@ class SharedEngine(Engine):
     def written(self, prompts: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Written]:
         """Each device goes on from whole prompts."""
         return written(self.pool, prompts, options)
-
-    def _encoder(self) -> Lane:
-        program = self.pool.ask(lambda call: Describe(call, str(OutputKind.CROSS)), devices=1)
-        return self._lane(OutputKind.CROSS, program)
-
-    def _compiled(self, tasks: list[Task], kinds: tuple[OutputKind, ...]) -> Lane:
-        program = self.pool.ask(lambda call: Prepare(call, tuple(map(str, tasks))))
-        return self._lane(key_of(kinds), program)
-
-    def _lane(self, key: str, program: Program) -> Lane:
-        return Lane(program, Afar(key, self._made, self.backend.parallel is Parallel.DATA), self.state(program))

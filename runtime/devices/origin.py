@@ -53,7 +53,7 @@ class Origin:
         """
         split = join(self.target, self.rank, self.ranks, self.meeting) if self.ranks > 1 else None
         made = self._made()
-        made.engine.split = split
+        made.engine.compiler.split = split
         return made
 
     def _made(self) -> CompiledModel:

@@ -1,25 +1,24 @@
-"""Runs encoded requests: compiles what a task needs, then plan, run, collect."""
+"""Runs encoded requests: plan, run, collect. What a task needs is compiled when it is first asked for."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from headrace import debug
 from headrace.backends.interface import Backend, Memory, Planner
-from headrace.errors import ArtifactError, InputError, OutOfMemoryError, TargetError, TraceError, warn
-from headrace.ir import CROSS, TASK_RULES, Layout, Needs, Output, OutputKind, Prefill, Program, Role, Task
+from headrace.errors import InputError, OutOfMemoryError, TargetError, warn
+from headrace.ir import CROSS, Layout, Output, OutputKind, Program, Task
+from headrace.runtime.engine.budget import Budget
+from headrace.runtime.engine.compiler import Compiler
 from headrace.runtime.engine.decoding import Chooser, DecodingLoop
 from headrace.runtime.engine.finite import require_finite
 from headrace.runtime.engine.lane import Lane, key_of
 from headrace.runtime.engine.padded_batch import Rows, Step
-from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
 from headrace.runtime.engine.request import NONE, Asked, Request, Requests, gathered
 from headrace.runtime.engine.sequence import Sequence as Growing
 from headrace.runtime.places import IN_ORDER, Numbers, Places
@@ -32,9 +31,6 @@ from headrace.tasks import answering, lacks, runnable, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.forks import Guard
 
-if TYPE_CHECKING:
-    from headrace.ir.passes import Pass
-
 Array = np.ndarray[Any, np.dtype[Any]]
 NO_MORE: list[Request] = []  # comes after the last part
 AHEAD = 4  # steps that the target is given before the first is read back
@@ -44,6 +40,7 @@ class Engine:
     """One analysed program on one backend. Tasks that read the same outputs share a lane.
 
     Attributes:
+        compiler: makes the lanes.
         shares: whether processes of several devices answer, to whom prompts go whole.
     """
 
@@ -73,16 +70,15 @@ class Engine:
         Raises:
             ArtifactError: the route names a custom state that is not registered here.
         """
-        self.program, self.backend, self.token_budget = program, backend, token_budget
+        self.program, self.backend = program, backend
         self.lanes: dict[str, Lane] = dict(lanes or {})
-        self._quantize, self._force = quantize, force
+        self.state = state or state_class(program)
+        self.compiler: Compiler = Compiler(program, backend, self.state, token_budget, quantize, force)
+        self._budget = Budget(token_budget)
         self._cache_bytes, self._compiling = cache_bytes, Guard()
         self._noun = "arrays" if program.signature.arrays else "texts"
         self._outputs_of: dict[str, Output] = {}  # what the tasks that were asked for are answered from
         self._loops: dict[str, DecodingLoop] = {}
-        self._step_tokens: int | None = None  # what is left of the budget once memory ran out
-        self.state = state or state_class(program)
-        self.split: Pass | None = None  # cuts what is compiled to the part of this device
 
     def lane(self, task: str, progress: bool | None = None) -> Lane:
         """What answers a task, compiled on first use.
@@ -142,13 +138,9 @@ class Engine:
         return isinstance(self.backend, Memory)
 
     @property
-    def in_pieces(self) -> bool:
-        """Whether a text of more tokens than a step may hold runs in several: the step that contract C2 is about."""
-        signature, facts = self.program.signature, self.program.facts
-        plain = not signature.arrays and not signature.has(Role.TYPES) and facts.filling is None
-        chunked = self.program.decision.prefill is Prefill.CHUNKED and facts.interaction is None
-        pools = isinstance(self.backend, Memory) and self.backend.pools
-        return self.token_budget is not None and pools and plain and chunked
+    def token_budget(self) -> int | None:
+        """Padded tokens in a step at most, as the user said; None leaves it to the backend."""
+        return self._budget.tokens
 
     def decoding(self, progress: bool | None = None) -> DecodingLoop:
         """The loop that makes tokens, one for all callers, compiled on first use. Errors as of `lane`."""
@@ -223,67 +215,12 @@ class Engine:
             return  # by another thread, while this one waited
         self._warn_of_pooling(kinds)
         with bar(f"Compiling {', '.join(tasks)} for {self.backend.name}", shown=progress):
-            made = self._compiled(tasks, kinds)
+            made = self.compiler.lane(tasks, kinds, list(self.lanes), self._answers)
             if CROSS in made.program.form.groups:
-                self.lanes[OutputKind.CROSS] = self._encoder()
+                self.lanes[OutputKind.CROSS] = self.compiler.encoder()
             self.lanes[key_of(kinds)] = made
 
-    def _encoder(self) -> Lane:
-        """What is run of an encoder-decoder once a text, before its decoder makes tokens."""
-        from headrace.ir.passes import run_passes
-        from headrace.lowering.forms.encoder import SplitEncoder
-
-        program = run_passes(self.program, (SplitEncoder(),))
-        return Lane(program, self.backend.compile(program), self.state(program))
-
-    def _compiled(self, tasks: list[Task], kinds: tuple[OutputKind, ...]) -> Lane:
-        if self.program.exported is None:
-            held = ", ".join(self.lanes) or "nothing"
-            how = f" with task={tasks[0].value!r}" if len(tasks) == 1 else ", run these together,"
-            raise ArtifactError(
-                f"The saved model holds executables for {held}; {', '.join(tasks)} needs another. Compile the model"
-                f"{how} and save it again."
-            )
-        from headrace.lowering.pipeline import prepare
-
-        if joined := [task for task in tasks[1:] if TASK_RULES[task].needs is Needs.DECODING]:
-            first = self.kind(joined[0])
-            tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
-        layout = Layout.CACHED if self.in_pieces else self.backend.layout
-        try:
-            program = prepare(self.program, tasks[0], layout, kinds[1:], self.split)
-        except TraceError as error:
-            if not self.in_pieces:
-                raise
-            raise TargetError(
-                f"With token_budget={self.token_budget} longer texts come in pieces, and {tasks[0]} of this model "
-                f'answers none so: {error} Pass prefill="single_pass", or leave token_budget out.'
-            ) from error
-        if self._quantize is not None:
-            return self._quantized(program, tasks)
-        return Lane(program, self.backend.compile(program), self.state(program))
-
-    def _quantized(self, plain: Program, tasks: list[Task]) -> Lane:
-        """The lane of the program in fewer bits, held against the definition of the one that is not.
-
-        Raises:
-            VerifyError: it answers otherwise, and nothing said to keep it so.
-        """
-        from headrace.backends.reference import Interpreted, Reference
-        from headrace.lowering.pipeline import quantize
-
-        requests, program = samples(plain), quantize(plain)
-        assert program.form.quantized is not None
-        definition = Lane(plain, Interpreted(plain), self.state(plain))
-        made = Lane(program, self.backend.compile(program), self.state(program))
-        wanted = self._answers(definition, Reference(plain.form.layout), tasks, requests)
-        found = measure_quality(program.form.quantized, self._answers(made, self.backend, tasks, requests), wanted)
-        debug.say(debug.STAGES, words(found))
-        if not self._force:
-            require_quality(found, program)
-        return replace(made, program=program.with_(quantized=found))
-
-    def _answers(self, lane: Lane, backend: Backend, tasks: list[Task], requests: Sequence[Request]) -> list[Array]:
+    def _answers(self, lane: Lane, backend: Backend, tasks: Sequence[Task], requests: Sequence[Request]) -> list[Array]:
         engine = Engine(lane.program, backend, lanes={key_of(lane.kinds): lane}, state=self.state)
         return [row for task in tasks for row in engine.run(task, requests, progress=False)]
 
@@ -371,7 +308,7 @@ class Engine:
     ) -> tuple[Numbers, list[Rows]]:
         """The one request of a call: what lets requests share a step and steps wait for each other takes time too."""
         (part,) = [part for part in parts if len(part)]
-        (step,) = self._steps(lane, asked, asked.take(part))
+        (step,) = self._budget.plan(lane, asked.take(part), asked, self.backend.step_tokens)
         try:
             outputs = self._outputs(lane, kinds, step, gathered(part))
         except OutOfMemoryError as error:
@@ -438,7 +375,7 @@ class Engine:
         for part in chain(parts, (NO_MORE,)):
             if not len(left := np.concatenate([held, asked.take(part)])):
                 continue
-            steps, held, begun = self._plan(lane, left, asked), NONE, 0
+            steps, held, begun = self._budget.plan(lane, left, asked, self.backend.step_tokens), NONE, 0
             while (step := next(steps, None)) is not None:
                 if step.open and begun and part is not NO_MORE:
                     held = step.requests
@@ -449,7 +386,7 @@ class Engine:
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
                     left = np.concatenate([one.requests for one in (step, *steps)])
-                    steps = self._plan(lane, left, asked)
+                    steps = self._budget.plan(lane, left, asked, self.backend.step_tokens)
                 else:
                     asked.drop(step.requests)
                     yield step, outputs
@@ -460,42 +397,10 @@ class Engine:
         made = lane.outputs(lane.state.step(lane.executable, inputs), kinds)
         return [self.backend.fetch(output) for output in made]
 
-    def _plan(self, lane: Lane, left: Numbers, asked: Asked) -> Iterator[Step]:
-        """Steps of the requests that are left, by their place in the caller's list."""
-        return (replace(step, requests=left[step.requests]) for step in self._steps(lane, asked, left))
-
-    def _steps(self, lane: Lane, asked: Asked, left: Numbers) -> Iterator[Step]:
-        """`_plan` by their place among those that are left."""
-        steps: Iterator[Step] = lane.batcher.plan(
-            asked.lengths[left],
-            lane.program,
-            step_tokens=self._step_tokens or self.backend.step_tokens,
-            batch_size=asked.batch_size,
-            token_budget=None if self._step_tokens else self.token_budget,
-        )
-        return steps
-
     def _halve(self, step: Step, asked: Asked, error: OutOfMemoryError) -> None:
-        """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up."""
-        budget = self.token_budget or self.backend.step_tokens
-        if self.split is not None:  # the other devices have begun with this very step
+        if self.compiler.split is not None:  # the other devices have begun with this very step
             raise error
-        if len(step.requests) == 1:
-            request = step.requests[0]
-            raise OutOfMemoryError(
-                f"Request {asked.places.number(request)}, of {asked.lengths[request]} tokens, needs more memory than "
-                f"is free though it ran alone: {error}. Shorten or split it, or free memory of the device."
-            ) from error
-        if self._step_tokens is not None:
-            raise OutOfMemoryError(
-                f"A step of {self._step_tokens} tokens, half of what was planned, needs more memory than is free: "
-                f"{error}. Compile with a smaller token_budget, or free memory of the device."
-            ) from error
-        self._step_tokens = max(1, budget // 2)
-        warn(
-            f"A step of {budget} tokens needs more memory than is free ({error}); this model goes on with "
-            f"{self._step_tokens}. Compile with token_budget={self._step_tokens} to begin so."
-        )
+        self._budget.halve(step, asked, error, self.backend.step_tokens)
 
     def _rows(self, lane: Lane, step: Step, asked: Asked, output: Array, kind: OutputKind) -> Rows:
         rows = lane.rows(step, asked.lengths, output, kind)

@@ -83,6 +83,7 @@ def test_answers_are_compared_by_what_they_are(m3: Any) -> None:
 def test_saved_and_packed_models_answer_in_one_pass(m3: Any, folders: dict[str, Path], tmp_path: Path) -> None:
     from headrace.backends.reference import Reference
     from headrace.ir import Layout
+    from headrace.runtime.engine.engine import Engine
 
     m3.run(TEXTS, TASKS)
     loaded = headrace.load(m3.save(tmp_path / "m"))
@@ -93,7 +94,7 @@ def test_saved_and_packed_models_answer_in_one_pass(m3: Any, folders: dict[str, 
     with pytest.raises(headrace.ArtifactError, match="Compile the model, run these together, and save it again"):
         loaded.run(TEXTS, ("embed", "token_embed"))
     packed = headrace.compile(folders["plain"], target="reference")
-    packed.engine.backend = Reference(Layout.PACKED)
+    packed.engine = Engine(packed.program, Reference(Layout.PACKED))
     require_flag_embedding(packed.run(TEXTS, TASKS), folders["plain"])
     lane = packed.engine.joint_lane(TASKS)
     assert lane.program.form.layout is Layout.PACKED
