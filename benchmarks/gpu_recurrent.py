@@ -47,7 +47,6 @@ SHAPES = {
     ),
 }  # fmt: skip
 CHECKED = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 200, 511)
-REQUESTS = 2048  # of the draw: Hugging Face's plain recurrences take their time
 # Tokens of a chunk, columns, warps, stages.
 BLOCKS = [*itertools.product((16, 32, 64), (16, 32, 64), (4, 8), (1, 2, 3))]
 
@@ -58,14 +57,19 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--kernels", action="store_true", help="time the kernels alone, by several blocks")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of one pass")
+    parser.add_argument(
+        "--rates", action="store_true", help="leave out the answers, which take two compiles"
+    )
+    parser.add_argument("--requests", type=int, default=2048, help="Hugging Face's plain recurrences take their time")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     if asked.kernels:
         kernels()
     for name in asked.shapes:
-        checked(name)
-        timed(name, asked.profile)
+        if not asked.rates:
+            checked(name)
+        timed(name, asked.requests, asked.profile)
         torch.cuda.empty_cache()
 
 
@@ -122,9 +126,9 @@ def checked(name: str) -> None:
     assert ours <= 2 * theirs + 1e-4
 
 
-def timed(name: str, profile: bool) -> None:
+def timed(name: str, count: int, profile: bool) -> None:
     """Tokens a second beside Hugging Face's best padded batch."""
-    requests = texts(draw()[:REQUESTS])
+    requests = texts(draw()[:count])
     tokens, rates = sum(map(len, requests)), dict[int, float]()
     peer = [Padded(model_of(name, DTYPE).cuda(), SHAPES[name].pooling)]
     for batch in (32, 128):
