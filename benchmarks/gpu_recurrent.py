@@ -57,9 +57,7 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--kernels", action="store_true", help="time the kernels alone, by several blocks")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of one pass")
-    parser.add_argument(
-        "--rates", action="store_true", help="leave out the answers, which take two compiles"
-    )
+    parser.add_argument("--rates", action="store_true", help="leave out the answers, which take two compiles")
     parser.add_argument("--requests", type=int, default=2048, help="Hugging Face's plain recurrences take their time")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -160,6 +160,7 @@ def _constants(
     return shared_constants(q, k.shape[1], v.shape[2], form, sinks, bias, blocks) | {
         "RIGHT": 0 if MaskKind(form.kind).causal else max(form.window.right, -1),
         "SPLIT": blocks.split,
+        "EARLY": False,
     }
 
 
@@ -187,7 +188,6 @@ def shared_constants(
         "BIAS": str(form.bias_kind),
         "REACH": 0 if bias is None or form.bias_kind != BiasKind.RELATIVE else (bias.shape[1] - 1) // 2,
         "SINK": sinks is not None,
-        "EARLY": False,
         "num_warps": blocks.warps,
         "num_stages": blocks.stages,
     }

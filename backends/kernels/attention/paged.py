@@ -64,19 +64,10 @@ def attention_paged_triton(  # noqa: PLR0913, PLR0917 - what the operator takes
         counts: `context`.
         tuned: the fields of the `Blocks` that the tiles were listed for.
     """
-    return launched(
-        q, k, v, k_cache, v_cache, slots, blocks, counts, tiles, tuned, sinks, bias, scale, kind, window, softcap,
-        bias_kind, *Kernels.wrapped(),
-    )  # fmt: skip
-
-
-def launched(*given: Any) -> Tensor:
-    """The operator's arguments, and the kernels that are to be launched for it."""
-    q, k, v, k_cache, v_cache, slots, blocks, counts, tiles, tuned, sinks, bias, *said = given
-    scale, kind, window, softcap, bias_kind, *each = said
-    kernels, form = Kernels(*each), Form(scale, kind, Window(*window), softcap, bias_kind)
+    kernels = Kernels.wrapped()
     if k is not None and v is not None:
         written(k, v, k_cache, v_cache, slots, kernels)
+    form = Form(scale, kind, Window(*window), softcap, bias_kind)
     return attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, bias, kernels)
 
 
@@ -104,7 +95,7 @@ def written(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tenso
     assert k.stride(2) == v.stride(2) == 1, "a head's elements lie side by side"
     kernels.write[(k.shape[0], k.shape[1])](
         k, v, k_cache, v_cache, slots, k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        HEADS=k.shape[1], D=k.shape[2], DV=v.shape[2], D_PAD=padded(k.shape[2]), DV_PAD=padded(v.shape[2]), EARLY=False,
+        HEADS=k.shape[1], D=k.shape[2], DV=v.shape[2], D_PAD=padded(k.shape[2]), DV_PAD=padded(v.shape[2]),
     )  # fmt: skip
 
 
@@ -137,16 +128,7 @@ def attended(
     )  # fmt: skip
     # Launched whether or not there are splits, then for nothing: asking would make a graph of its own for either.
     kernels.join[(torch.sym_max(1, tokens * heads * there),)](  # type: ignore[no-untyped-call]
-        parts,
-        out,
-        splits,
-        out.stride(0),
-        out.stride(1),
-        HEADS=heads,
-        DV=width,
-        DV_PAD=padded(width),
-        MOST=MOST_SPLITS,
-        EARLY=False,
+        parts, out, splits, out.stride(0), out.stride(1), HEADS=heads, DV=width, DV_PAD=padded(width), MOST=MOST_SPLITS
     )
     return out
 

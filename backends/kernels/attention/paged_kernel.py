@@ -10,16 +10,14 @@ import triton
 import triton.language as tl
 
 from headrace.backends.kernels.attention.kernel import LOG2E, LOWEST, attend_block
-from headrace.backends.kernels.early import wait_if
 
 
 @triton.jit
 def write_paged(
     K, V, K_CACHE, V_CACHE, SLOTS, k_t, k_h, v_t, v_h, HEADS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    D_PAD: tl.constexpr, DV_PAD: tl.constexpr, EARLY: tl.constexpr,
+    D_PAD: tl.constexpr, DV_PAD: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: its key and its value into the slot that it was given, if it was."""
-    wait_if(EARLY)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     slot = tl.load(SLOTS + token)
@@ -41,13 +39,12 @@ def attend_paged(
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
     HEADS: tl.constexpr, SIZE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr,
     DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, LEFT: tl.constexpr,
-    CHUNK: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, SINK: tl.constexpr, EARLY: tl.constexpr,
+    CHUNK: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, SINK: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, PACK query heads of one key head side by side, against its share of the keys.
 
     COUNTS are the tokens that came before the step's; where it is not CAUSAL, all keys of the sequence, each seen.
     """
-    wait_if(EARLY)
     tile = TILES + (tl.program_id(0) // PROGRAMS) * 4
     split = tl.program_id(1)
     row_begin = tl.load(tile)
@@ -124,11 +121,9 @@ def attend_paged(
 
 @triton.jit
 def join_splits(
-    PARTS, OUT, splits, o_t, o_h, HEADS: tl.constexpr, DV: tl.constexpr, DV_PAD: tl.constexpr, MOST: tl.constexpr,
-    EARLY: tl.constexpr,
+    PARTS, OUT, splits, o_t, o_h, HEADS: tl.constexpr, DV: tl.constexpr, DV_PAD: tl.constexpr, MOST: tl.constexpr
 ):  # fmt: skip
     """One head of one token: what the splits of its keys found, weighed by how high each one's scores were."""
-    wait_if(EARLY)
     if splits == 1:
         return
     pair = tl.program_id(0).to(tl.int64)

@@ -50,7 +50,7 @@ from headrace.backends.kernels.use_kernels import (
     POOL_TRITON,
     TILES,
 )
-from headrace.ir import AttentionSpec, MaskKind, Program
+from headrace.ir import AttentionSpec, MaskKind, Program, Window
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,15 @@ def specialisation(launch: Launch) -> tuple[Any, ...]:
     return launch.name, types, tuple(sorted(launch.constants.items()))
 
 
+def _attend_paged(*values: Any) -> None:
+    q, k, v, k_cache, v_cache, slots, blocks, counts, tiles, tuned, sinks, bias, *said, write, attend, join = values
+    scale, kind, window, softcap, bias_kind = said
+    kernels, form = paged.Kernels(write, attend, join), Form(scale, kind, Window(*window), softcap, bias_kind)
+    if k is not None:
+        paged.written(k, v, k_cache, v_cache, slots, kernels)
+    paged.attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, bias, kernels)
+
+
 def _attend_cross(*values: Any) -> None:
     q, k_cache, v_cache, blocks, counts, tiles, tuned, sinks, scale, softcap, attend, join = values
     kernels, form = paged.Kernels(attend=attend, join=join), Form(scale, MaskKind.BIDIRECTIONAL, softcap=softcap)
@@ -202,7 +211,7 @@ ROWS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 # Each operator's kernels, and what launches them.
 LAUNCHERS: dict[Any, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     ATTENTION_TRITON: ((attend_tiles,), launched),
-    PAGED_TRITON: ((write_paged, attend_paged, join_splits), paged.launched),
+    PAGED_TRITON: ((write_paged, attend_paged, join_splits), _attend_paged),
     ROTATE_INTO: ((rotate_into_cache,), into_cache.written),
     LINEAR_ANY: ((multiply_few,), _multiply_few),
     CROSS_TRITON: ((attend_paged, join_splits), _attend_cross),

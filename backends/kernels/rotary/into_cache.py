@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.backends.kernels.attention.op import padded
-from headrace.backends.kernels.early import wait_if
 from headrace.backends.kernels.rotary.op import rotate_head
 
 ROWS = 16  # tokens a program
@@ -23,10 +22,9 @@ def rotate_into_cache(
     Q, K, V, COS, SIN, Q_WEIGHT, K_WEIGHT, OUT, K_CACHE, V_CACHE, SLOTS, tokens, q_t, q_h, k_t, k_h, v_t, v_h, cos_t,
     sin_t, Q_EPS: tl.constexpr, K_EPS: tl.constexpr, Q_HEADS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
     PADDED: tl.constexpr, DV: tl.constexpr, DV_PAD: tl.constexpr, Q_NORM: tl.constexpr, K_NORM: tl.constexpr,
-    ROWS: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """One head of some tokens: first those of the queries, then of the keys, then of the values."""
-    wait_if(EARLY)
     head = tl.program_id(1)
     token = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = token < tokens
@@ -100,6 +98,6 @@ def written(
         v_cache, slots, tokens, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
         cos.stride(0), sin.stride(0), Q_EPS=q_eps, K_EPS=k_eps, Q_HEADS=heads, HEADS=kept, HALF=half,
         PADDED=triton.next_power_of_2(half), DV=wide, DV_PAD=padded(wide), Q_NORM=q_weight is not None,
-        K_NORM=k_weight is not None, ROWS=ROWS, EARLY=False,
+        K_NORM=k_weight is not None, ROWS=ROWS,
     )  # fmt: skip
     return out
