@@ -12,7 +12,7 @@ from headrace.runtime.serve import journal
 from headrace.runtime.serve.app import make_app
 from headrace.runtime.serve.server import runner, server
 from headrace.runtime.serve.workers.described import described
-from headrace.runtime.serve.workers.link import Link
+from headrace.runtime.serve.workers.link import Link, Message
 from headrace.runtime.serve.workers.remote import Desk
 
 # Seconds between two looks at whether it listens.
@@ -29,11 +29,12 @@ def main() -> None:
 async def _serve(end: socket.socket, listening: socket.socket) -> None:
     desk, told = Desk(), asyncio.get_running_loop().create_future()
 
-    def heard(message: tuple[Any, ...]) -> None:
+    def heard(message: Message) -> None:
         if told.done():
             desk.heard(message)
         else:
-            told.set_result(message[1])
+            _, given = message
+            told.set_result(given)
 
     desk.link = await Link.over(end, heard, _orphaned)
     given = await told
