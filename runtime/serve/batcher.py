@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.backends.interface import Memory
 from headrace.runtime.engine.engine import Array
 from headrace.runtime.engine.padded_batch import Rows
 from headrace.runtime.places import Numbers
@@ -22,6 +23,8 @@ from headrace.runtime.tasks.interface import Call
 from headrace.runtime.text.encoded import Tokens
 
 log = logging.getLogger("headrace.serve")
+# Batches that a target is given at once which returns before it is done: the next is made ready while one runs.
+AHEAD = 2
 # Tokens of a batch on targets whose own steps are smaller: like lengths can then share a step.
 FULL = 4096
 Settle = Callable[[list[Done]], None]
@@ -76,7 +79,7 @@ class Gathering:
         """No more are to come."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def take(self) -> list[Piece]:
         """The next batch, as soon as it departs; empty once all are taken and no more are to come."""
@@ -102,8 +105,10 @@ class Gathering:
         room, again = self._full, list[Piece]()
         while self._pieces and room > 0:
             piece = self._pieces.popleft()
-            if piece.lot.gone and (piece := self._wanted(piece)) is None:
-                continue
+            if piece.lot.gone:
+                piece = self._wanted(piece)
+                if piece.begin == piece.end:
+                    continue
             tokens = piece.tokens
             if (size := len(tokens.ids)) > room:
                 piece, size = self._cut(piece, tokens, room, again)
@@ -124,8 +129,8 @@ class Gathering:
             again.append(Piece(lot, at, after))
         return Piece(lot, piece.begin, at), int(sizes[count - 1])
 
-    def _wanted(self, piece: Piece) -> Piece | None:
-        """The first requests of a piece that somebody waits for; the others are taken from those that wait."""
+    def _wanted(self, piece: Piece) -> Piece:
+        """The first neighbours of a piece that somebody waits for, if any; those behind them wait on."""
         lot = piece.lot
         own = lot.requests[piece.begin : piece.end]
         wanted = ~np.isin(own, list(lot.gone))
@@ -135,19 +140,22 @@ class Gathering:
         if end < piece.end:
             self._pieces.appendleft(Piece(lot, end, piece.end))
         self._tokens -= int(lot.tokens.lengths[piece.begin : begin].sum())
-        return Piece(lot, begin, end) if begin < end else None
+        return Piece(lot, begin, end)
 
 
 class Batcher:
-    """One task of one model. A thread runs what is read, and tells of each request with the step of its last row."""
+    """One task of one model. Threads run what is read, and tell of each request with the step of its last row."""
 
     def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics, settle: Settle) -> None:
-        """Begin to wait. `settle` is told, on the thread, which requests are over."""
+        """Begin to wait. `settle` is told, on a thread, which requests are over."""
         self._call, self._metrics, self._settle = call, metrics, settle
-        self._full = max(FULL, call.engine.backend.step_tokens)
+        backend = call.engine.backend
+        self._full = max(FULL, backend.step_tokens)
         self._gathering = Gathering(self._full, limits.delay)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        count = AHEAD if isinstance(backend, Memory) and backend.ahead else 1
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
 
     def add(self, lot: Lot) -> None:
         """Have requests run."""
@@ -158,9 +166,10 @@ class Batcher:
         lot.gone.add(place)
 
     def close(self) -> None:
-        """Run what is there, and end the thread."""
+        """Run what is there, and end the threads."""
         self._gathering.close()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while batch := self._gathering.take():

@@ -64,7 +64,7 @@ class Lot:
     Attributes:
         tokens: of all texts, those of one request after those of another.
         counts: texts of each request, int64 [requests].
-        arrived: when the oldest of them came, by the monotonic clock, which processes of one machine share.
+        arrived: when the oldest of them came to the process that runs them, by the monotonic clock.
         gone: the places of those for which nobody waits any more: what of them has not begun does not begin.
         whole: whether all were answered at once.
     """

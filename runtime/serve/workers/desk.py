@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -157,7 +158,7 @@ class Visitor:
             for place in range(len(asked.counts)):
                 self.fail(asked.first + place, error)
             return
-        lot = Asked(asked.tokens, asked.counts, asked.arrived, visitor=self, first=asked.first)
+        lot = Asked(asked.tokens, asked.counts, time.monotonic(), visitor=self, first=asked.first)
         self._lots.add(lot)
         batcher.add(lot)
 

@@ -15,6 +15,8 @@ from headrace.runtime.text.encoded import Tokens
 
 # What lies in memory, and may be sent.
 Parts = list[bytes | memoryview]
+# What goes before the arrays of each kind of message.
+RUN, ROWS = struct.Struct("<QQQQQ??6x"), struct.Struct("<QQQ")
 
 
 class Run(NamedTuple):
@@ -23,34 +25,30 @@ class Run(NamedTuple):
     Attributes:
         runner: of which task of which model, by the worker's number of it.
         first: the worker's number of the first; the others follow.
-        arrived: when the oldest came.
         counts: texts of each, int64 [requests].
         tokens: of all texts.
     """
 
     runner: int
     first: int
-    arrived: float
     counts: Numbers
     tokens: Tokens
-
-    FORM = struct.Struct("<QQdQQQ??6x")
 
     def parts(self) -> Parts:
         """As bytes."""
         ids, lengths, types, unseen = (getattr(self.tokens, name) for name in ("ids", "lengths", "types", "unseen"))
         sizes = (len(self.counts), len(lengths), len(ids), types is not None, unseen is not None)
         arrays = [self.counts, lengths, ids, *(one for one in (types, unseen) if one is not None)]
-        return [self.FORM.pack(self.runner, self.first, self.arrived, *sizes), *map(_int64, arrays)]
+        return [RUN.pack(self.runner, self.first, *sizes), *map(_int64, arrays)]
 
     @classmethod
     def of(cls, body: memoryview) -> Self:
         """Of bytes, in which its arrays stay."""
-        runner, first, arrived, requests, texts, count, typed, hides = cls.FORM.unpack_from(body)
-        taken = _Taken(body, cls.FORM.size)
+        runner, first, requests, texts, count, typed, hides = RUN.unpack_from(body)
+        taken = _Taken(body, RUN.size)
         counts, lengths, ids = taken.int64(requests), taken.int64(texts), taken.int64(count)
         types, unseen = taken.int64(count) if typed else None, taken.int64(texts) if hides else None
-        return cls(runner, first, arrived, counts, Tokens(ids, lengths, types, unseen))
+        return cls(runner, first, counts, Tokens(ids, lengths, types, unseen))
 
 
 class Rows(NamedTuple):
@@ -66,19 +64,17 @@ class Rows(NamedTuple):
     counts: Numbers
     rows: Sequence[Array]
 
-    FORM = struct.Struct("<QQQ")
-
     def parts(self) -> Parts:
         """As bytes."""
         sizes = (len(self.numbers), sum(map(len, self.rows)), self.rows[0].shape[1])
         rows = [_bytes(np.ascontiguousarray(part, np.float32)) for part in self.rows]
-        return [self.FORM.pack(*sizes), _int64(self.numbers), _int64(self.counts), *rows]
+        return [ROWS.pack(*sizes), _int64(self.numbers), _int64(self.counts), *rows]
 
     @classmethod
     def of(cls, body: memoryview) -> Self:
         """Of bytes, in which its arrays stay."""
-        requests, count, width = cls.FORM.unpack_from(body)
-        taken = _Taken(body, cls.FORM.size)
+        requests, count, width = ROWS.unpack_from(body)
+        taken = _Taken(body, ROWS.size)
         numbers, counts = taken.int64(requests), taken.int64(requests)
         return cls(numbers, counts, [np.frombuffer(body, np.float32, count * width, taken.at).reshape(count, width)])
 

@@ -37,7 +37,7 @@ class Link(asyncio.Protocol):
 
     def post(self, *message: Any) -> None:
         """Send a tuple, from any thread; nothing where the other end is gone."""
-        self._loop.call_soon_threadsafe(self._write, 0, [pickle.dumps(message, protocol=5)])
+        self._loop.call_soon_threadsafe(self._write, 0, Parts((pickle.dumps(message, protocol=5),)))
 
     def send(self, message: Run | Rows) -> None:
         """Send a message of `FORMS`, from any thread, whose arrays stay as they are."""

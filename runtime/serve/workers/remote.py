@@ -50,7 +50,7 @@ class Desk:
         numbers = list(itertools.islice(self._numbers, len(lot.counts)))
         for place, number in enumerate(numbers):
             self._asked[number] = (lot, place, settle)
-        self.link.send(Run(runner, numbers[0], lot.arrived, lot.counts, lot.tokens))
+        self.link.send(Run(runner, numbers[0], lot.counts, lot.tokens))
 
     def drop(self, lot: Lot, place: int) -> None:
         """Nobody waits for a request any more."""

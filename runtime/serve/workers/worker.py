@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -33,8 +34,7 @@ async def _serve(end: socket.socket, listening: socket.socket) -> None:
         if told.done():
             desk.heard(message)
         else:
-            _, given = message
-            told.set_result(given)
+            told.set_result(message[1])
 
     desk.link = await Link.over(end, heard, _orphaned)
     given = await told
@@ -43,6 +43,7 @@ async def _serve(end: socket.socket, listening: socket.socket) -> None:
     app = make_app(models, given["limits"], keys=given["keys"], origins=given["origins"], runs=desk)
     serving = server(app, given["limits"])
     telling = asyncio.create_task(_tell(serving, desk))
+    gc.freeze()  # what is there stays: to look through it again and again would make requests wait
     await serving.serve(sockets=[listening])
     telling.cancel()
 

@@ -299,7 +299,7 @@ def lot(*requests: tuple[int, ...], age: float = 1.0) -> Lot:
 
 
 def taken(gathering: Gathering) -> list[tuple[Lot, int, int]]:
-    return [tuple(piece) for piece in gathering.take()]
+    return [(lot, begin, end) for lot, begin, end in gathering.take()]
 
 
 def test_a_long_request_delays_no_short_one() -> None:
