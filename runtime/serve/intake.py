@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headrace.errors import InputError
 from headrace.runtime.serve.admission import Admission
 from headrace.runtime.serve.job import Done, Job, Lot, Reading
 from headrace.runtime.serve.limits import Limits
@@ -19,6 +20,8 @@ from headrace.runtime.tasks.interface import Call
 from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.text.prefetch import WHOLE
 
+# Characters, or ids, that the loop reads itself in one round: a millisecond or two of it.
+SHORT = 8192
 # Is told what is over, on any thread.
 Settle = Callable[[list[Done]], None]
 
@@ -59,7 +62,10 @@ class Runner(Protocol):
 
 
 class Intake:
-    """One task of one model. A thread reads what comes."""
+    """One task of one model. Short texts are read in the loop, all that have come together; a thread reads the others.
+
+    To hand short ones to a thread takes as long as to read them, and it would get them one by one.
+    """
 
     def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics, runner: Callable[[Settle], Runner]) -> None:
         """Begin to wait. `runner` is made with what it tells of jobs that are over."""
@@ -69,6 +75,7 @@ class Intake:
         self._runner = runner(self._settle)
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting: dict[Job, asyncio.Future[None]] = {}
+        self._soon, self._room = list[Job](), SHORT
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -83,7 +90,7 @@ class Intake:
         job = Job(texts, reading)
         done = self._waiting[job] = self._loop.create_future()
         with self.admission.entered(len(texts)):
-            self._inbox.put(job)
+            self._hand(job)
             try:
                 await done
             except asyncio.CancelledError:
@@ -102,16 +109,43 @@ class Intake:
         self._thread.join()
         self._runner.close()
 
+    def _hand(self, job: Job) -> None:
+        """Have a job read."""
+        size = sum(map(_size, job.texts))
+        if size > self._room:
+            self._inbox.put(job)
+            return
+        self._room -= size
+        self._soon.append(job)
+        if len(self._soon) == 1:
+            self._loop.call_soon(self._read_soon)
+
+    def _read_soon(self) -> None:
+        """Read what was handed over since the loop's last round."""
+        jobs, self._soon, self._room = self._soon, [], SHORT
+        try:
+            at_once = self._call.texts().at_once()
+        except InputError:  # of a model that reads no texts; told to each, who gets there
+            at_once = False
+        if at_once:
+            self._read_all(jobs)
+            return
+        for job in jobs:
+            self._inbox.put(job)
+
     def _read(self) -> None:
         while (first := self._inbox.get()) is not None:
             jobs, last = self._drained(first)
-            alike: dict[Reading, list[Job]] = {}
-            for job in (one for one in jobs if not one.gone):
-                alike.setdefault(job.reading, []).append(job)
-            for together in alike.values():
-                self._read_alike(together)
+            self._read_all(jobs)
             if last:
                 break
+
+    def _read_all(self, jobs: Sequence[Job]) -> None:
+        alike: dict[Reading, list[Job]] = {}
+        for job in (one for one in jobs if not one.gone):
+            alike.setdefault(job.reading, []).append(job)
+        for together in alike.values():
+            self._read_alike(together)
 
     def _drained(self, first: Job) -> tuple[list[Job], bool]:
         """What has come, and whether no more is to come."""
@@ -168,3 +202,8 @@ class Intake:
                 else:
                     done.set_exception(error)
         self.admission.answered(answered)
+
+
+def _size(text: Any) -> int:
+    """Characters of a text or a pair, or how many ids there are."""
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 from headrace.errors import InputError, OutOfMemoryError
+from headrace.ir import Task
 from headrace.runtime.serve.batcher import Gathering, Piece
+from headrace.runtime.serve.intake import SHORT
 from headrace.runtime.serve.job import Lot
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.refusals import Dialect, refusal_of, written
@@ -209,6 +211,39 @@ def test_a_prompt_at_which_a_step_fails_fails_alone(models: Any, monkeypatch: py
         one.text for one in wanted
     ]
     assert not loop.lane.state.store.used()
+
+
+def test_the_loop_waits_for_no_other_reader(models: Any) -> None:
+    """A tokenizer that another thread has keeps those who ask for it, and nobody else."""
+    guard = models["labeller"].call(Task.CLASSIFY).texts()._reader._guard
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard.lock:
+            held.set()
+            assert free.wait(30)
+
+    with serving(models, "labeller") as server, ThreadPoolExecutor(2) as pool:
+        holding = pool.submit(hold)
+        assert held.wait(30)
+        asked = pool.submit(httpx2.post, f"{server.url}/predict", json={"inputs": "w5"}, timeout=60)
+        until(lambda: 'task="classify"} 1.0' in server.client.get("/metrics").text)
+        assert server.client.get("/health").status_code == 200
+        free.set()
+        holding.result()
+        assert asked.result().status_code == 200
+
+
+def test_long_texts_are_answered_as_short_ones(models: Any) -> None:
+    texts = [" ".join(f"w{5 + (place + at) % 40}" for at in range(30)) for place in range(120)]
+    with serving(models, "labeller") as server:
+        assert sum(map(len, texts)) > SHORT
+        together = server.post("/predict", inputs=[[text] for text in texts])
+        for text, found in zip(texts[::17], together[::17], strict=True):
+            alone = server.post("/predict", inputs=text)
+            assert [one["label"] for one in found] == [one["label"] for one in alone]
+            scores = np.array([[one["score"] for one in some] for some in (found, alone)])
+            np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
 
 
 def test_limits_on_what_is_sent(models: Any) -> None:
