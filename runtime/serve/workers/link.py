@@ -15,7 +15,6 @@ from headrace.runtime.serve.workers.frames import Parts, Rows, Run
 # Before a message go its bytes, and its form: of FORMS, or else a pickle.
 HEAD = struct.Struct("<QQ")
 FORMS: dict[int, type[Run] | type[Rows]] = {1: Run, 2: Rows}
-FORM_OF = {kind: form for form, kind in FORMS.items()}
 Message = Run | Rows | tuple[Any, ...]
 
 
@@ -41,7 +40,7 @@ class Link(asyncio.Protocol):
 
     def send(self, message: Run | Rows) -> None:
         """Send a message of `FORMS`, from any thread, whose arrays stay as they are."""
-        form, parts = FORM_OF[type(message)], message.parts()
+        form, parts = 1 if isinstance(message, Run) else 2, message.parts()
         if threading.get_ident() == self._thread:
             self._write(form, parts)
         else:
