@@ -2,12 +2,13 @@
 
     python benchmarks/serve.py [MODEL] [--target cpu] [--clients 64] [--requests 10000] [--memory 0]
     python benchmarks/serve.py --shape bert-base --target cuda --tokens 16 --clients 256 --workers 8 --requests 200000
+    python benchmarks/serve.py --shape bert-base --target cuda --texts 32 --clients 32 --workers 8 --requests 4000
 
 MODEL embeds, and may be what `headrace compile` wrote; else it is MiniLM with its real weights, or with --shape random
-weights of a real shape. Each client sends a text of its own, waits for the answer, and sends the next (`load.py`, in
-processes of their own). Throughput is compared over wall time, and over the processor time of the processes that
-embed: clients on the same cores take from the first and not from the second. The list API answers as many texts a call
-as there are clients.
+weights of a real shape. Each client sends a text of its own, or several with --texts, waits for the answer, and sends
+the next (`load.py`, in processes of their own). Throughput is compared over wall time, and over the processor time of
+the processes that embed: clients on the same cores take from the first and not from the second. The list API answers as
+many texts a call as the clients send at once.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def main() -> None:
     given = _arguments()
     model, texts = _model(given), _texts(given)
     print(
-        f"{model.target}, {model.dtype}; {len(texts)} requests, {given.clients} clients in {given.processes} "
-        f"processes, {given.workers} workers, {os.cpu_count()} cores"
+        f"{model.target}, {model.dtype}; {len(texts)} requests of {given.texts} texts, {given.clients} clients in "
+        f"{given.processes} processes, {given.workers} workers, {os.cpu_count()} cores"
     )
     with tempfile.TemporaryDirectory() as scratch:
         saved = str(model.save(Path(scratch) / "model"))
@@ -68,6 +69,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1 if (os.cpu_count() or 1) < 8 else 4, help="of the clients")
     parser.add_argument("--workers", type=int, default=0, help="of the server")
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--texts", type=int, default=1, help="of each request")
+    parser.add_argument("--base64", action="store_true", help="ask for vectors as base64, by OpenAI's route")
     parser.add_argument("--tokens", type=int, default=0, help="of each text; 0 takes prose of mixed lengths")
     parser.add_argument("--ids", action="store_true", help="send token ids in place of texts")
     parser.add_argument("--parts", type=int, default=4, help="in which list and server take turns")
@@ -112,14 +115,17 @@ def words() -> list[str]:
     return sorted({"".join(chance.choices(string.ascii_lowercase, k=chance.randint(3, 9))) for _ in range(20_000)})
 
 
-def _texts(given: argparse.Namespace) -> list[Any]:
+def _texts(given: argparse.Namespace) -> list[list[Any]]:
+    """The texts of each request."""
+    drawn, known, count = random.Random(7), words(), given.requests * given.texts
     if given.ids:
         chance = np.random.default_rng(0)
-        return [chance.integers(5, 20_000, given.tokens or 16).tolist() for _ in range(given.requests)]
-    if not given.tokens:
-        return prose(given.requests)
-    drawn, known = random.Random(7), words()
-    return [" ".join(drawn.choices(known, k=given.tokens - 2)) for _ in range(given.requests)]
+        texts = [chance.integers(5, 20_000, given.tokens or 16).tolist() for _ in range(count)]
+    elif given.tokens:
+        texts = [" ".join(drawn.choices(known, k=given.tokens - 2)) for _ in range(count)]
+    else:
+        texts = prose(count)
+    return [texts[begin : begin + given.texts] for begin in range(0, count, given.texts)]
 
 
 def prose(count: int) -> list[str]:
@@ -142,13 +148,15 @@ class Measured:
     Attributes:
         seconds: of each that was answered.
         wall: of all together.
-        processor: what the processes that embed took; `clients` is what those of the clients did.
+        processor: what the processes that embed took, of which `workers` those that read and write; `clients` is what
+            those of the clients did.
         refused: how often a client was told to come again.
     """
 
     seconds: list[float] = field(default_factory=list)
     wall: float = 0.0
     processor: float = 0.0
+    workers: float = 0.0
     clients: float = 0.0
     refused: int = 0
 
@@ -181,10 +189,11 @@ class Server:
         return [self.process.pid, *map(int, children)]
 
     @property
-    def processor(self) -> float:
-        """Seconds of processor time so far."""
+    def processor(self) -> tuple[float, float]:
+        """Seconds of processor time so far: of the process that runs the model, and of its workers together."""
         stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._processes]
-        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
+        one, *workers = [(int(stat[11]) + int(stat[12])) / TICKS for stat in stats]
+        return one, sum(workers)
 
     @property
     def resident(self) -> float:
@@ -215,9 +224,9 @@ class Load:
         return ("--workers", str(self.given.workers)) if self.given.workers else ()
 
     def __call__(
-        self, server: Server, texts: list[Any], clients: int, again: str = "told", ramp: float = 0.0
+        self, server: Server, texts: list[list[Any]], clients: int, again: str = "told", ramp: float = 0.0
     ) -> Measured:
-        """Ask all, so many at once; who is told to come again does so as it is told, or after so many seconds.
+        """Send all, so many at once; who is told to come again does so as it is told, or after so many seconds.
 
         Args:
             ramp: seconds in which the clients begin, one after another.
@@ -226,7 +235,7 @@ class Load:
         bodies.write_text("".join(f"{self._body(text)}\n" for text in texts))
         command = [sys.executable, str(LOAD), server.host, str(server.port), str(bodies), "--again", again]
         command += ["--ramp", str(ramp)]
-        command += ["--path", "/v1/embeddings" if self.given.ids else "/embed"]
+        command += ["--path", "/v1/embeddings" if self.given.ids or self.given.base64 else "/embed"]
         started = [
             subprocess.Popen(
                 [*command, "--clients", str(len(range(part, clients, count))), "--part", str(part), str(count),
@@ -249,41 +258,45 @@ class Load:
             found.refused += told["refused"]
             found.clients += told["processor"]
             found.wall = max(found.wall, told["wall"])
-        found.processor = server.processor - processor
+        one, workers = (after - before for after, before in zip(server.processor, processor, strict=True))
+        found.processor, found.workers = one + workers, workers
         assert len(found.seconds) == len(texts), f"{len(found.seconds)} of {len(texts)} were answered"
         assert time.perf_counter() - began >= found.wall
         return found
 
     def answers(self, count: int) -> np.ndarray[Any, Any]:
-        """The vectors of the last load, in the order of its texts."""
+        """The vectors of the last load, of so many requests, in the order of its texts."""
         lines = [line for path in self.scratch.glob("answers*") for line in path.read_bytes().splitlines()]
-        found = {int(place): _vector(body) for place, _, body in (line.partition(b" ") for line in lines)}
-        return np.stack([found[place] for place in range(count)])
+        found = {int(place): _vectors(body) for place, _, body in (line.partition(b" ") for line in lines)}
+        return np.concatenate([found[place] for place in range(count)])
 
-    def _body(self, text: Any) -> str:
-        if self.given.ids:
-            return json.dumps({"input": text, "encoding_format": "base64", "normalize": True})
-        return json.dumps({"inputs": text, "truncate": True})
+    def _body(self, texts: list[Any]) -> str:
+        given = texts if len(texts) > 1 else texts[0]
+        if self.given.ids or self.given.base64:
+            cuts = {} if self.given.ids else {"truncate": True}
+            return json.dumps({"input": given, "encoding_format": "base64", "normalize": True} | cuts)
+        return json.dumps({"inputs": given, "truncate": True})
 
 
-def _vector(answer: bytes) -> np.ndarray[Any, Any]:
+def _vectors(answer: bytes) -> np.ndarray[Any, Any]:
     found = json.loads(answer)
     if isinstance(found, dict):
-        return np.frombuffer(base64.b64decode(found["data"][0]["embedding"]), "<f4")
-    return np.asarray(found[0], np.float32)
+        return np.stack([np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in found["data"]])
+    return np.asarray(found, np.float32)
 
 
-def listed(model: Any, texts: list[Any], clients: int) -> tuple[Measured, np.ndarray[Any, Any]]:
-    """The same texts by the list API, so many a call."""
+def listed(model: Any, requests: list[list[Any]], clients: int) -> tuple[Measured, np.ndarray[Any, Any]]:
+    """The same texts by the list API, those of so many requests a call."""
     found, rows, processor = Measured(), [], time.process_time()
+    texts, most = [text for request in requests for text in request], clients * len(requests[0])
     began = time.perf_counter()
-    for begin in range(0, len(texts), clients):
-        rows.append(model.embed(texts[begin : begin + clients], normalize=True, truncate=True, progress=False))
+    for begin in range(0, len(texts), most):
+        rows.append(model.embed(texts[begin : begin + most], normalize=True, truncate=True, progress=False))
     found.wall, found.processor = time.perf_counter() - began, time.process_time() - processor
     return found, np.concatenate(rows)
 
 
-def beside_the_list(saved: str, model: Any, texts: list[Any], load: Load) -> None:
+def beside_the_list(saved: str, model: Any, texts: list[list[Any]], load: Load) -> None:
     """Turn by turn, so that what else the machine does meets both."""
     clients = load.given.clients
     by_list, by_server, worst = Measured(), Measured(), 0.0
@@ -299,9 +312,10 @@ def beside_the_list(saved: str, model: Any, texts: list[Any], load: Load) -> Non
             for total, more in ((by_list, one), (by_server, two)):
                 total.wall += more.wall
                 total.processor += more.processor
+                total.workers += more.workers
                 total.clients += more.clients
             by_server.seconds += two.seconds
-    count = len(texts)
+    count = sum(map(len, texts))
     print(f"answers differ from the list API's by {worst:.1e} at most")
     for name, one in (("list API", by_list), ("server", by_server)):
         print(f"{name:9} {count / one.wall:8.1f} texts/s of wall time, {count / one.processor:8.1f} of processor time")
@@ -310,10 +324,18 @@ def beside_the_list(saved: str, model: Any, texts: list[Any], load: Load) -> Non
         f"{by_list.processor / by_server.processor:.2f} by processor time; the clients took "
         f"{by_server.clients / by_server.wall:.2f} cores"
     )
+    own = by_server.processor - by_server.workers
+    told = (
+        ("list API", by_list.processor),
+        ("model's process", own),
+        ("workers", by_server.workers),
+        ("clients", by_server.clients),
+    )
+    print("processor time a text: " + ", ".join(f"{name} {1e6 * seconds / count:.1f} us" for name, seconds in told))
     print(f"latency at {clients} clients: p50 {by_server.at(50):.1f} ms, p99 {by_server.at(99):.1f} ms")
 
 
-def overloaded(saved: str, texts: list[Any], load: Load) -> None:
+def overloaded(saved: str, texts: list[list[Any]], load: Load) -> None:
     """Ten times the clients, at a queue of those that were served well.
 
     They begin as fast as requests were answered, and ask for several answers each. Clients that come again as they are
@@ -329,7 +351,7 @@ def overloaded(saved: str, texts: list[Any], load: Load) -> None:
         for name, seconds in again.items():
             calm = load(server, some, clients)  # again each time: what else the machine does changes
             crowd = load(server, waves, 10 * clients, seconds, ramp=10 * clients / calm.rate)
-            print(f"{clients} clients: {calm.rate:.1f} texts/s, p50 {calm.at(50):.1f} ms, p99 {calm.at(99):.1f} ms")
+            print(f"{clients} clients: {calm.rate:.1f} requests/s, p50 {calm.at(50):.1f} ms, p99 {calm.at(99):.1f} ms")
             print(
                 f"{10 * clients} clients that come again {name}: {crowd.refused} times 429; p99 of what was accepted "
                 f"{crowd.at(99):.1f} ms, {crowd.at(99) / calm.at(99):.2f} of the calm one; throughput "
@@ -342,7 +364,7 @@ def flat(saved: str, load: Load) -> None:
     """Memory of the server over many requests of short texts."""
     with serving(saved, *load.options) as server:
         for part in range(11):
-            load(server, ["a cat"] * (load.given.memory // 10 if part else 2000), load.given.clients)
+            load(server, [["a cat"]] * (load.given.memory // 10 if part else 2000), load.given.clients)
             print(f"after {part * (load.given.memory // 10):7} requests: {server.resident:.1f} MiB", flush=True)
 
 

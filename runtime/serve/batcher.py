@@ -1,4 +1,4 @@
-"""Jobs of many callers to one task of a model: each runs beside the others."""
+"""Requests of many callers to one task of a model: each runs beside the others."""
 
 from __future__ import annotations
 
@@ -6,63 +6,87 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from headrace.backends.interface import Memory
 from headrace.runtime.engine.engine import Array
 from headrace.runtime.engine.padded_batch import Rows
-from headrace.runtime.serve.intake import Over, Settle
-from headrace.runtime.serve.job import NO_ROW, Job
+from headrace.runtime.places import Numbers
+from headrace.runtime.serve.job import Done, Lot
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import TaskMetrics
 from headrace.runtime.tasks.interface import Call
+from headrace.runtime.text.encoded import Tokens
 
 log = logging.getLogger("headrace.serve")
+# Batches that a target is given at once which returns before it is done: the next is made ready while one runs.
+AHEAD = 2
 # Tokens of a batch on targets whose own steps are smaller: like lengths can then share a step.
 FULL = 4096
+Settle = Callable[[list[Done]], None]
 
 
 class Piece(NamedTuple):
-    """Some of a job's texts, by their places."""
+    """Neighbours of a lot's texts."""
 
-    job: Job
-    places: Sequence[int]
+    lot: Lot
+    begin: int
+    end: int
 
-    def left(self) -> Piece:
-        """Those that have no row."""
-        return Piece(self.job, [place for place in self.places if self.job.rows[place] is NO_ROW])
+    @property
+    def tokens(self) -> Tokens:
+        """Of these texts."""
+        whole = self.lot.tokens
+        return whole if self.end - self.begin == len(whole) else whole[self.begin : self.end]
+
+    def alone(self) -> Iterator[Piece]:
+        """What is left of each request, by itself."""
+        lot = self.lot
+        if lot.whole:
+            return
+        left = np.flatnonzero(~lot.answered[self.begin : self.end]) + self.begin
+        breaks = (np.diff(left) > 1) | (np.diff(lot.requests[left]) > 0)
+        for own in np.split(left, np.flatnonzero(breaks) + 1):
+            if len(own):
+                yield Piece(lot, int(own[0]), int(own[-1]) + 1)
 
 
 class Gathering:
-    """Jobs that are read. A batch takes some texts of each in turn, so that a long job delays no short one."""
+    """Lots that are read. A batch takes some texts of each request in turn, so that a long one delays no short one."""
 
     def __init__(self, full: int, delay: float) -> None:
-        """A batch departs with `full` tokens, or once its oldest job is `delay` seconds old."""
+        """A batch departs with `full` tokens, or once its oldest request is `delay` seconds old."""
         self._full, self._delay = full, delay
-        self._jobs: deque[Job] = deque()
+        self._pieces: deque[Piece] = deque()
+        self._tokens = 0
         self._changed = threading.Condition()
         self._closed = False
 
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Let jobs wait for a batch."""
+    def add(self, lot: Lot) -> None:
+        """Let requests wait for a batch."""
         with self._changed:
-            self._jobs.extend(jobs)
-            self._changed.notify()
+            first = not self._pieces
+            self._pieces.append(Piece(lot, 0, len(lot.tokens)))
+            self._tokens += len(lot.tokens.ids)
+            if first or self._tokens >= self._full:  # else who waits knows when the batch departs
+                self._changed.notify()
 
     def close(self) -> None:
         """No more are to come."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def take(self) -> list[Piece]:
         """The next batch, as soon as it departs; empty once all are taken and no more are to come."""
         with self._changed:
             batch: list[Piece] = []
             while not batch:
-                while not self._jobs:
+                while not self._pieces:
                     if self._closed:
                         return []
                     self._changed.wait()
@@ -73,84 +97,126 @@ class Gathering:
 
     def _young(self) -> float:
         """Seconds until what waits departs; none are left where it fills a batch."""
-        if self._closed or sum(job.tokens for job in self._jobs) >= self._full:
+        if self._closed or self._tokens >= self._full:
             return 0.0
-        return min(job.arrived for job in self._jobs) + self._delay - time.monotonic()
+        return min(piece.lot.arrived for piece in self._pieces) + self._delay - time.monotonic()
 
-    def _filled(self) -> Iterable[Piece]:
-        room, again = self._full, list[Job]()
-        while self._jobs and room > 0:
-            job = self._jobs.popleft()
-            if job.gone:
-                continue
-            begin = job.begun
-            while job.begun < len(job.encoded) and room > 0:
-                room -= job.encoded[job.begun].length
-                job.begun += 1
-            yield Piece(job, range(begin, job.begun))
-            if job.begun < len(job.encoded):
-                again.append(job)
-        self._jobs.extend(again)
+    def _filled(self) -> Iterator[Piece]:
+        room, again = self._full, list[Piece]()
+        while self._pieces and room > 0:
+            piece = self._pieces.popleft()
+            if piece.lot.gone:
+                piece = self._wanted(piece)
+                if piece.begin == piece.end:
+                    continue
+            tokens = piece.tokens
+            if (size := len(tokens.ids)) > room:
+                piece, size = self._cut(piece, tokens, room, again)
+            room -= size
+            self._tokens -= size
+            yield piece
+        self._pieces.extend(again)
+
+    def _cut(self, piece: Piece, tokens: Tokens, room: int, again: list[Piece]) -> tuple[Piece, int]:
+        """What of a piece there is room for, and its tokens; a request that is cut comes again behind all others."""
+        lot, sizes = piece.lot, tokens.lengths.cumsum()
+        count = min(len(sizes), int(np.searchsorted(sizes, room, "left")) + 1)  # the last may pass the room
+        at = piece.begin + count
+        after = min(piece.end, int(lot.ends[np.searchsorted(lot.ends, at - 1, "right")]))
+        if after < piece.end:
+            self._pieces.appendleft(Piece(lot, after, piece.end))
+        if at < after:
+            again.append(Piece(lot, at, after))
+        return Piece(lot, piece.begin, at), int(sizes[count - 1])
+
+    def _wanted(self, piece: Piece) -> Piece:
+        """The first neighbours of a piece that somebody waits for, if any; those behind them wait on."""
+        lot = piece.lot
+        own = lot.requests[piece.begin : piece.end]
+        wanted = ~np.isin(own, list(lot.gone))
+        begin = piece.begin + int(wanted.argmax()) if wanted.any() else piece.end
+        kept = wanted[begin - piece.begin :]
+        end = piece.end if kept.all() else begin + int((~kept).argmax())
+        if end < piece.end:
+            self._pieces.appendleft(Piece(lot, end, piece.end))
+        self._tokens -= int(lot.tokens.lengths[piece.begin : begin].sum())
+        return Piece(lot, begin, end)
 
 
 class Batcher:
-    """One task of one model. A thread runs what is read, and tells of each job as soon as its last row is there."""
+    """One task of one model. Threads run what is read, and tell of each request with the step of its last row."""
 
     def __init__(self, call: Call, limits: Limits, metrics: TaskMetrics, settle: Settle) -> None:
-        """Begin to wait. `settle` is told, on the thread, which jobs are over."""
+        """Begin to wait. `settle` is told, on a thread, which requests are over."""
         self._call, self._metrics, self._settle = call, metrics, settle
-        self._full = max(FULL, call.engine.backend.step_tokens)
+        backend = call.engine.backend
+        self._full = max(FULL, backend.step_tokens)
         self._gathering = Gathering(self._full, limits.delay)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        count = AHEAD if isinstance(backend, Memory) and backend.ahead else 1
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
 
-    def add(self, jobs: Sequence[Job]) -> None:
-        """Have jobs run."""
-        self._gathering.add(jobs)
+    def add(self, lot: Lot) -> None:
+        """Have requests run."""
+        self._gathering.add(lot)
 
-    def drop(self, job: Job) -> None:
-        """What of it has not begun does not begin."""
-        job.gone = True
+    def drop(self, lot: Lot, place: int) -> None:
+        """What of a request has not begun does not begin."""
+        lot.gone.add(place)
 
     def close(self) -> None:
-        """Run what is there, and end the thread."""
+        """Run what is there, and end the threads."""
         self._gathering.close()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while batch := self._gathering.take():
+            tokens = sum(len(piece.tokens.ids) for piece in batch)
             self._run_batch(batch)
-            texts = sum(len(piece.places) for piece in batch)
-            tokens = sum(job.encoded[place].length for job, places in batch for place in places)
-            self._metrics.batch(texts, tokens / self._full)
+            self._metrics.batch(sum(piece.end - piece.begin for piece in batch), tokens / self._full)
 
     def _run_batch(self, batch: Sequence[Piece]) -> None:
-        """Run pieces together; where that fails, what is left of each alone, once."""
+        """Run pieces together; where that fails, what is left of each request alone, once."""
         try:
             self._run_pieces(batch)
         except Exception as error:
-            if len(batch) == 1:
-                batch[0].job.gone = True
-                self._settle([(batch[0].job, error)])
-                return
-            log.warning("a batch failed, each request runs alone", extra={"texts": len(batch)}, exc_info=error)
+            texts = sum(piece.end - piece.begin for piece in batch)
+            log.warning("a batch failed, each request runs alone", extra={"texts": texts}, exc_info=error)
             for piece in batch:
-                if (left := piece.left()).places:
-                    self._run_batch([left])
+                for alone in piece.alone():
+                    self._run_alone(alone)
+
+    def _run_alone(self, piece: Piece) -> None:
+        lot, place = piece.lot, int(piece.lot.requests[piece.begin])
+        if place in lot.gone:
+            return
+        try:
+            self._run_pieces([piece])
+        except Exception as error:
+            lot.gone.add(place)
+            self._settle([Done(lot, np.array([place]), error=error)])
 
     def _run_pieces(self, batch: Sequence[Piece]) -> None:
-        texts = [(job, place) for job, places in batch for place in places]
-        for numbers, rows in self._call.encoded_steps([job.encoded[place] for job, place in texts]):
-            over: Over = []
-            for number, row in zip(numbers.tolist(), _kept(rows), strict=True):
-                job, place = texts[number]
-                job.rows[place] = row
-                job.left -= 1
-                if not job.left:
-                    over.append((job, None))
+        parts = [piece.tokens for piece in batch]
+        tokens = parts[0] if len(parts) == 1 else Tokens.joined(parts)
+        begins = [0, *accumulate(map(len, parts))]
+        for numbers, rows in self._call.encoded_steps(tokens):
+            order = np.argsort(numbers)
+            places, kept = numbers[order], _kept(rows, order)
+            cuts = np.searchsorted(places, begins).tolist()
+            over = list[Done]()
+            for piece, begin, first, last in zip(batch, begins, cuts, cuts[1:], strict=False):
+                if first < last:
+                    done = piece.lot.put(places[first:last] + (piece.begin - begin), kept[first:last])
+                    if done is not None:
+                        over.append(done)
             self._settle(over)
 
 
-def _kept(rows: Rows) -> list[Array]:
-    """The rows of a step, which are its target's until the next: those of one array are copied at once."""
-    return [*rows.copy()] if isinstance(rows, np.ndarray) and rows.ndim == 2 else [row.copy() for row in rows]
+def _kept(rows: Rows, order: Numbers) -> Array | list[Array]:
+    """The rows of a step in that order, copied: they are its target's until the next."""
+    if isinstance(rows, np.ndarray):
+        return rows[order]
+    return [rows[row].copy() for row in order.tolist()]

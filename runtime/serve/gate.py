@@ -63,6 +63,8 @@ class Gate:
         seconds, status = time.monotonic() - visit.began, visit.status or GONE
         route = scope.get("headrace_route", "unknown")  # a path of a client's own would be a label each
         self._metrics.request(route, status, seconds)
+        if not log.isEnabledFor(logging.INFO):
+            return
         told: dict[str, Any] = {
             "id": visit.id,
             "method": scope["method"],

@@ -83,6 +83,11 @@ class Served:
         return self.model.call(task).texts().length
 
     @cached_property
+    def tasks(self) -> frozenset[str]:
+        """Those that the model enables."""
+        return frozenset(self.model.tasks)
+
+    @cached_property
     def width(self) -> int:
         """Numbers of a vector.
 
@@ -185,7 +190,7 @@ class Models(Mapping[str, Served]):
             return self._served[name]
         if len(self) == 1:
             return next(iter(self._served.values()))
-        able = [one for one in self._served.values() if any(task in one.model.tasks for task in tasks)]
+        able = [one for one in self._served.values() if any(task in one.tasks for task in tasks)]
         if len(able) == 1:
             return able[0]
         which = ", ".join(one.name for one in able) or f"none of {', '.join(self)}"
@@ -205,7 +210,7 @@ class Models(Mapping[str, Served]):
                 except Overloaded as error:
                     full = error
                 else:
-                    if task in one.model.tasks:
+                    if task in one.tasks:
                         return
         if full is not None:
             raise full

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.runtime.engine.lane import Lane
     from headrace.runtime.engine.padded_batch import Rows
     from headrace.runtime.engine.request import Request
-    from headrace.runtime.text.encoded import Encoded
+    from headrace.runtime.text.encoded import Encoded, Tokens
     from headrace.runtime.text.texts import Texts
 
 # An option of a task is a parameter of its function; the words beside its type are the command line's, which has none
@@ -186,11 +186,9 @@ class Call:
         kept, places = self.once(encoded, texts)
         return self.rows_of([kept], len(kept), places)
 
-    def encoded_steps(self, encoded: list[Encoded]) -> Iterator[tuple[Numbers, Rows]]:
-        """`encoded_rows` as they come, by their places: what comes is good until the next is asked for."""
-        kept, places = self.once(encoded)
-        steps = self.engine.answered(self.task, [kept], len(kept), self.batch_size, self.progress, places)
-        return (places.step(*step) for step in steps)
+    def encoded_steps(self, tokens: Tokens) -> Iterator[tuple[Numbers, Rows]]:
+        """`encoded_rows` of each as they come, by their places: what comes is good until the next is asked for."""
+        return self.engine.answered(self.task, [tokens], len(tokens), self.batch_size, self.progress)
 
     def texts(self) -> Texts:
         """The reader of texts, for answers that are parts of a text.

@@ -133,6 +133,13 @@ class Texts:
         """The requests of a call on token ids; see `read_ids`."""
         return read_ids(self._program, token_ids, token_type_ids, self.bound, sizes)
 
+    def at_once(self) -> bool:
+        """Whether to read a few short texts takes no longer than to have another thread do so.
+
+        It does where the tokenizer is fast, and no other thread has it.
+        """
+        return self._tokenizer is None or (self._tokenizer.is_fast and self._reader.free())
+
     def decode(self, ids: list[int]) -> str:
         """Token ids as text."""
         return self._reader.decode(ids)

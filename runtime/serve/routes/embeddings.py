@@ -49,7 +49,8 @@ async def embedded(
         job = await served.intake(Task.EMBED).answer(texts, reading)
     else:
         job = await served.read(Task.EMBED, texts, reading)
-    return finished(served.program, np.stack(job.rows), normalize, dimensions), job
+    rows = job.rows if isinstance(job.rows, np.ndarray) else np.stack(job.rows)
+    return finished(served.program, rows, normalize, dimensions), job
 
 
 async def embeddings(models: Models, asked: Embeddings, note: Note) -> dict[str, Any]:

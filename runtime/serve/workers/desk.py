@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from headrace.ir import Task
-from headrace.runtime.engine.engine import Array
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.serve.admission import Admission
 from headrace.runtime.serve.batcher import Batcher
-from headrace.runtime.serve.intake import Over
-from headrace.runtime.serve.job import Job, Reading
+from headrace.runtime.serve.job import Done, Lot
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import Metrics
 from headrace.runtime.serve.refusals import refusal_of
 from headrace.runtime.serve.stepper import Stepper
-from headrace.runtime.serve.workers.link import Link
-from headrace.runtime.text.encoded import Encoded, Tokens
+from headrace.runtime.serve.workers.frames import Rows, Run
+from headrace.runtime.serve.workers.link import Link, Message
 
 
 @dataclass(eq=False)
-class Asked(Job):
-    """A job of a worker.
+class Asked(Lot):
+    """Requests of a worker.
 
     Attributes:
-        visitor: whose it is.
-        number: what the worker calls it.
+        visitor: whose they are.
+        first: what the worker calls the first of them; the others follow.
     """
 
     visitor: Visitor | None = None
-    number: int = 0
+    first: int = 0
 
 
 class Desk:
@@ -70,22 +69,20 @@ class Desk:
         for stepper in self._steppers.values():
             stepper.close()
 
-    def _settle(self, over: Over) -> None:
+    def _settle(self, over: list[Done]) -> None:
         if over and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell, over)
 
-    def _tell(self, over: Over) -> None:
-        """Tell each worker of its jobs, all that are done in one message."""
-        done: dict[Visitor, list[Asked]] = {}
-        for job, error in over:
-            assert isinstance(job, Asked)
-            assert job.visitor is not None
-            if error is not None:
-                job.visitor.fail(job.number, error)
-            else:
-                done.setdefault(job.visitor, []).append(job)
-        for visitor, jobs in done.items():
-            visitor.tell(jobs)
+    @staticmethod
+    def _tell(over: list[Done]) -> None:
+        """Tell each worker of its requests, all that are done in one message."""
+        told: dict[Visitor, list[Done]] = {}
+        for done in over:
+            assert isinstance(done.lot, Asked)
+            assert done.lot.visitor is not None
+            told.setdefault(done.lot.visitor, []).append(done)
+        for visitor, own in told.items():
+            visitor.tell(own)
 
 
 @dataclass(eq=False)
@@ -99,36 +96,51 @@ class Visitor:
     desk: Desk
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     link: Link | None = None
-    _jobs: dict[int, tuple[Asked, Batcher]] = field(default_factory=dict)
+    _runners: dict[int, tuple[str, Task]] = field(default_factory=dict)
+    _lots: WeakSet[Asked] = field(default_factory=WeakSet)  # those that wait or run
     _streams: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
-    def heard(self, message: tuple[Any, ...]) -> None:
+    def heard(self, message: Message) -> None:
         """Do what the worker asks."""
+        if isinstance(message, Run):
+            self._run(message)
+            return
         kind, *rest = message
         known: dict[str, Callable[..., None]] = {
-            "ready": self.ready.set, "run": self._run, "drop": self._drop, "generate": self._generate,
+            "ready": self.ready.set, "runner": self._runner, "drop": self._drop, "generate": self._generate,
             "leave": self._leave,
         }  # fmt: skip
         known[kind](*rest)
 
     def gone(self) -> None:
         """Nobody waits any more for what it asked."""
-        for number in [*self._jobs]:
-            self._drop(number)
+        for lot in list(self._lots):
+            lot.gone.update(range(len(lot.counts)))
         for number in [*self._streams]:
             self._leave(number)
 
-    def tell(self, jobs: Sequence[Asked]) -> None:
-        """The rows of jobs that are over."""
-        rows = [row for job in jobs for row in job.rows]
-        numbers, counts = [job.number for job in jobs], [len(job.rows) for job in jobs]
-        for number in numbers:
-            self._jobs.pop(number, None)
-        self._post("rows", numbers, counts, _stacked(rows))
+    def tell(self, over: Sequence[Done]) -> None:
+        """What became of requests."""
+        whole = list[tuple[Asked, Done]]()
+        for done in over:
+            assert isinstance(done.lot, Asked)
+            if done.error is None:
+                whole.append((done.lot, done))
+                continue
+            for place in done.places.tolist():
+                self.fail(done.lot.first + place, done.error)
+        if not whole or self.link is None:
+            return
+        numbers = np.concatenate([lot.first + done.places for lot, done in whole])
+        counts = np.concatenate([lot.counts[done.places] for lot, done in whole])
+        arrays = [done.rows for _, done in whole if isinstance(done.rows, np.ndarray) and done.rows.ndim == 2]
+        if len(arrays) == len(whole):
+            self.link.send(Rows(numbers, counts, arrays))
+        else:
+            self._post("rows", numbers, counts, [row for _, done in whole for row in done.rows])
 
     def fail(self, number: int, error: Exception) -> None:
-        """What went wrong with a job or a stream, as it is answered."""
-        self._jobs.pop(number, None)
+        """What went wrong with a request or a stream, as it is answered."""
         refusal = refusal_of(error)
         self._post("failed", number, (refusal.status, refusal.words, refusal.code, refusal.headers))
 
@@ -136,25 +148,24 @@ class Visitor:
         assert self.link is not None
         self.link.post(*message)
 
-    def _run(self, name: str, task: str, numbers: Sequence[int], counts: Sequence[int], tokens: Tokens) -> None:
-        jobs, texts = list[Job](), _each(tokens)
+    def _runner(self, runner: int, name: str, task: str) -> None:
+        self._runners[runner] = (name, Task(task))
+
+    def _run(self, asked: Run) -> None:
         try:
-            batcher = self.desk.batcher(name, Task(task))
+            batcher = self.desk.batcher(*self._runners[asked.runner])
         except Exception as error:
-            for number in numbers:
-                self.fail(number, error)
+            for place in range(len(asked.counts)):
+                self.fail(asked.first + place, error)
             return
-        for number, count in zip(numbers, counts, strict=True):
-            job = Asked((), Reading(), visitor=self, number=number)
-            job.read(list(islice(texts, count)))
-            self._jobs[number] = (job, batcher)
-            jobs.append(job)
-        batcher.add(jobs)
+        lot = Asked(asked.tokens, asked.counts, time.monotonic(), visitor=self, first=asked.first)
+        self._lots.add(lot)
+        batcher.add(lot)
 
     def _drop(self, number: int) -> None:
-        if (found := self._jobs.pop(number, None)) is not None:
-            job, batcher = found
-            batcher.drop(job)
+        for lot in list(self._lots):
+            if 0 <= number - lot.first < len(lot.counts):
+                lot.gone.add(number - lot.first)
 
     def _generate(self, number: int, *asked: Any) -> None:
         task = self._streams[number] = asyncio.create_task(self._answers(number, *asked))
@@ -176,18 +187,3 @@ class Visitor:
     def _leave(self, number: int) -> None:
         if (task := self._streams.get(number)) is not None:
             task.cancel()
-
-
-def _each(tokens: Tokens) -> Iterator[Encoded]:
-    """The requests one by one: `tokens[place]` takes three times as long."""
-    ids, begin = tokens.ids.astype(np.int64, copy=False), 0
-    types = None if tokens.types is None else tokens.types.astype(np.int64, copy=False)
-    hides = [0] * len(tokens) if tokens.unseen is None else tokens.unseen.tolist()
-    for end, unseen in zip(tokens.lengths.cumsum().tolist(), hides, strict=True):
-        yield Encoded(ids[begin:end], None if types is None else types[begin:end], unseen=unseen)
-        begin = end
-
-
-def _stacked(rows: list[Array]) -> Array | list[Array]:
-    """Rows of one width in one array."""
-    return np.stack(rows) if len({row.shape for row in rows}) == 1 and rows[0].ndim == 1 else rows

@@ -6,37 +6,49 @@ import asyncio
 import pickle
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-# The bytes of a message go before it.
-LENGTH = struct.Struct("<Q")
+from headrace.runtime.serve.workers.frames import Parts, Rows, Run
+
+# Before a message go its bytes, and its form: of FORMS, or else a pickle.
+HEAD = struct.Struct("<QQ")
+FORMS: dict[int, type[Run] | type[Rows]] = {1: Run, 2: Rows}
+Message = Run | Rows | tuple[Any, ...]
 
 
 class Link(asyncio.Protocol):
-    """One end. Messages are tuples, of which the first says what it is; each comes whole and in order."""
+    """One end. A message is of `FORMS`, or a tuple of which the first says what it is; each comes whole, in order."""
 
-    def __init__(self, heard: Callable[[tuple[Any, ...]], None], lost: Callable[[], None]) -> None:
+    def __init__(self, heard: Callable[[Message], None], lost: Callable[[], None]) -> None:
         """`heard` is called with each message, in the loop; `lost` once, when the other end is gone."""
         self._heard, self._lost = heard, lost
-        self._came = bytearray()
-        self._loop = asyncio.get_running_loop()
+        self._came, self._size, self._needs = list[bytes](), 0, HEAD.size
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._transport: asyncio.WriteTransport | None = None
 
     @classmethod
-    async def over(cls, end: socket.socket, heard: Callable[[tuple[Any, ...]], None], lost: Callable[[], None]) -> Link:
+    async def over(cls, end: socket.socket, heard: Callable[[Message], None], lost: Callable[[], None]) -> Link:
         """The link over one end of a pair of sockets."""
         _, made = await asyncio.get_running_loop().create_connection(lambda: cls(heard, lost), sock=end)
         return made
 
     def post(self, *message: Any) -> None:
-        """Send a message, from any thread; nothing where the other end is gone."""
-        whole = pickle.dumps(message, protocol=5)
-        self._loop.call_soon_threadsafe(self._write, LENGTH.pack(len(whole)) + whole)
+        """Send a tuple, from any thread; nothing where the other end is gone."""
+        self._loop.call_soon_threadsafe(self._write, 0, Parts((pickle.dumps(message, protocol=5),)))
 
-    def _write(self, data: bytes) -> None:
+    def send(self, message: Run | Rows) -> None:
+        """Send a message of `FORMS`, from any thread, whose arrays stay as they are."""
+        form, parts = 1 if isinstance(message, Run) else 2, message.parts()
+        if threading.get_ident() == self._thread:
+            self._write(form, parts)
+        else:
+            self._loop.call_soon_threadsafe(self._write, form, parts)
+
+    def _write(self, form: int, parts: Parts) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._transport.writelines([HEAD.pack(sum(map(len, parts)), form), *parts])
 
     def close(self) -> None:
         """Hang up."""
@@ -53,15 +65,20 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Of asyncio."""
-        self._came += data
-        begin = 0
-        while len(self._came) - begin >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._came, begin)
-            end = begin + LENGTH.size + length
-            if len(self._came) < end:
+        self._came.append(data)
+        self._size += len(data)
+        if self._size < self._needs:
+            return
+        came = memoryview(data if len(self._came) == 1 else b"".join(self._came))
+        begin, self._needs = 0, HEAD.size
+        while len(came) - begin >= HEAD.size:
+            length, form = HEAD.unpack_from(came, begin)
+            end = begin + HEAD.size + length
+            if len(came) < end:
+                self._needs = end - begin
                 break
-            message = pickle.loads(memoryview(self._came)[begin + LENGTH.size : end])
+            body = came[begin + HEAD.size : end]
             begin = end
-            self._heard(message)
-        if begin:
-            del self._came[:begin]
+            self._heard(FORMS[form].of(body) if form else pickle.loads(body))
+        self._came = [bytes(came[begin:])] if begin < len(came) else []
+        self._size = len(came) - begin

@@ -4,55 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from headrace.runtime.engine.engine import Array
+from headrace.runtime.places import Numbers
 from headrace.runtime.serve.admission import Admission
 from headrace.runtime.serve.intake import Runner, Settle
-from headrace.runtime.serve.job import Job
+from headrace.runtime.serve.job import Done, Lot
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.metrics import TaskMetrics
 from headrace.runtime.serve.refusals import Refusal
 from headrace.runtime.serve.stepper import Part
-from headrace.runtime.serve.workers.link import Link
+from headrace.runtime.serve.workers.frames import Rows, Run
+from headrace.runtime.serve.workers.link import Link, Message
 from headrace.runtime.tasks.interface import Call
-from headrace.runtime.text.encoded import Tokens
 
 
 class Desk:
-    """The process that runs the models. Jobs and streams are told apart by numbers."""
+    """The process that runs the models. Requests and streams are told apart by numbers."""
 
     def __init__(self) -> None:
         """Nothing is asked; `link` is given before anything is."""
         self.link: Link
         self._numbers = itertools.count()
-        self._jobs: dict[int, tuple[Job, Settle]] = {}
+        self._asked: dict[int, tuple[Lot, int, Settle]] = {}
         self._streams: dict[int, RemoteStream] = {}
 
     def runner(self, name: str, call: Call, limits: Limits, metrics: TaskMetrics) -> Callable[[Settle], Runner]:
         """What runs a task of the model of that name."""
-        return lambda settle: RemoteRunner(self, name, call.task, settle)
+        runner = next(self._numbers)
+        self.link.post("runner", runner, name, call.task)
+        return lambda settle: RemoteRunner(self, runner, settle)
 
     def stepper(self, name: str, call: Call, limits: Limits, metrics: TaskMetrics) -> RemoteStepper:
         """What generates with it."""
         return RemoteStepper(self, name, Admission(limits, metrics.queue))
 
-    def run(self, name: str, task: str, jobs: Sequence[Job], settle: Settle) -> None:
-        """Have jobs run; on any thread."""
-        numbers = list(itertools.islice(self._numbers, len(jobs)))
-        for number, job in zip(numbers, jobs, strict=True):
-            self._jobs[number] = (job, settle)
-        tokens = Tokens.of([one for job in jobs for one in job.encoded])
-        self.link.post("run", name, task, numbers, [len(job.encoded) for job in jobs], tokens)
+    def run(self, runner: int, lot: Lot, settle: Settle) -> None:
+        """Have requests run; on any thread."""
+        numbers = list(itertools.islice(self._numbers, len(lot.counts)))
+        for place, number in enumerate(numbers):
+            self._asked[number] = (lot, place, settle)
+        self.link.send(Run(runner, numbers[0], lot.counts, lot.tokens))
 
-    def drop(self, job: Job) -> None:
-        """Nobody waits for a job any more."""
-        job.gone = True
-        number = next((number for number, (one, _) in self._jobs.items() if one is job), None)
+    def drop(self, lot: Lot, place: int) -> None:
+        """Nobody waits for a request any more."""
+        asked = list(self._asked.items())  # another thread adds to them
+        number = next((number for number, (one, at, _) in asked if one is lot and at == place), None)
         if number is not None:
-            del self._jobs[number]
+            del self._asked[number]
             self.link.post("drop", number)
 
     def begin(self, *asked: Any) -> RemoteStream:
@@ -67,31 +72,38 @@ class Desk:
         if self._streams.pop(stream.number, None) is not None:
             self.link.post("leave", stream.number)
 
-    def heard(self, message: tuple[Any, ...]) -> None:
+    def heard(self, message: Message) -> None:
         """Hand on what is told."""
+        if isinstance(message, Rows):
+            self._told_rows(message.each())
+            return
         kind, *rest = message
         known: dict[str, Callable[..., None]] = {
             "rows": self._rows, "failed": self._failed, "begun": self._told, "part": self._told, "over": self._over,
         }  # fmt: skip
         known[kind](*rest)
 
-    def _rows(self, numbers: Sequence[int], counts: Sequence[int], rows: Any) -> None:
-        over: dict[Settle, list[tuple[Job, Exception | None]]] = {}
-        begin = 0
-        for number, count in zip(numbers, counts, strict=True):
-            own = rows[begin : (begin := begin + count)]
-            if (found := self._jobs.pop(number, None)) is not None:
-                job, settle = found
-                job.rows = list(own)
-                over.setdefault(settle, []).append((job, None))
-        for settle, jobs in over.items():
-            settle(jobs)
+    def _rows(self, numbers: Numbers, counts: Numbers, rows: list[Array]) -> None:
+        """Rows of several widths."""
+        begin, each = 0, list[tuple[int, list[Array]]]()
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            each.append((number, rows[begin : (begin := begin + count)]))
+        self._told_rows(each)
+
+    def _told_rows(self, each: Iterable[tuple[int, Any]]) -> None:
+        over: dict[Settle, list[Done]] = {}
+        for number, rows in each:
+            if (found := self._asked.pop(number, None)) is not None:
+                lot, place, settle = found
+                over.setdefault(settle, []).append(Done(lot, np.array([place]), rows))
+        for settle, done in over.items():
+            settle(done)
 
     def _failed(self, number: int, told: tuple[int, str, str, dict[str, str]]) -> None:
         error = Refusal(*told)
-        if (found := self._jobs.pop(number, None)) is not None:
-            job, settle = found
-            settle([(job, error)])
+        if (found := self._asked.pop(number, None)) is not None:
+            lot, place, settle = found
+            settle([Done(lot, np.array([place]), error=error)])
         elif (stream := self._streams.pop(number, None)) is not None:
             stream.parts.put_nowait(error)
 
@@ -106,20 +118,19 @@ class Desk:
 
 @dataclass(frozen=True)
 class RemoteRunner:
-    """One task of one model, in the other process."""
+    """One task of one model, in the other process, which knows it by its number."""
 
     desk: Desk
-    name: str
-    task: str
+    number: int
     settle: Settle
 
-    def add(self, jobs: Sequence[Job]) -> None:
-        """Have jobs run."""
-        self.desk.run(self.name, self.task, jobs, self.settle)
+    def add(self, lot: Lot) -> None:
+        """Have requests run."""
+        self.desk.run(self.number, lot, self.settle)
 
-    def drop(self, job: Job) -> None:
-        """Nobody waits for it any more."""
-        self.desk.drop(job)
+    def drop(self, lot: Lot, place: int) -> None:
+        """Nobody waits for one any more."""
+        self.desk.drop(lot, place)
 
     def close(self) -> None:
         """Nothing runs here."""

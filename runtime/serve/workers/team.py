@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -68,6 +69,7 @@ class Team:
             try:
                 await asyncio.wait([listens, *ends], return_when=asyncio.FIRST_COMPLETED)
                 if listens.done():
+                    gc.freeze()  # what is there stays: to look through it again and again would make requests wait
                     begun()
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for one in kept:
@@ -107,11 +109,19 @@ class Team:
             process = await asyncio.create_subprocess_exec(
                 *COMMAND, *map(str, numbers), pass_fds=numbers, stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for this process, which ends them in order
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=self._environment,
             )  # fmt: skip
         visitor.link = await Link.over(ours, visitor.heard, visitor.gone)
         visitor.link.post("begin", self._told)
         return process
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        """Tokenizers keep as many threads as there are cores; those of all workers would fight."""
+        cores = max(1, (os.cpu_count() or 1) // len(self._sockets))
+        alone = {"TOKENIZERS_PARALLELISM": "false"} if cores == 1 else {}
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return {"RAYON_NUM_THREADS": str(cores)} | os.environ | path | alone
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """Let a worker end what is under way."""

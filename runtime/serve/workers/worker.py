@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -12,7 +13,7 @@ from headrace.runtime.serve import journal
 from headrace.runtime.serve.app import make_app
 from headrace.runtime.serve.server import runner, server
 from headrace.runtime.serve.workers.described import described
-from headrace.runtime.serve.workers.link import Link
+from headrace.runtime.serve.workers.link import Link, Message
 from headrace.runtime.serve.workers.remote import Desk
 
 # Seconds between two looks at whether it listens.
@@ -29,7 +30,7 @@ def main() -> None:
 async def _serve(end: socket.socket, listening: socket.socket) -> None:
     desk, told = Desk(), asyncio.get_running_loop().create_future()
 
-    def heard(message: tuple[Any, ...]) -> None:
+    def heard(message: Message) -> None:
         if told.done():
             desk.heard(message)
         else:
@@ -42,6 +43,7 @@ async def _serve(end: socket.socket, listening: socket.socket) -> None:
     app = make_app(models, given["limits"], keys=given["keys"], origins=given["origins"], runs=desk)
     serving = server(app, given["limits"])
     telling = asyncio.create_task(_tell(serving, desk))
+    gc.freeze()  # what is there stays: to look through it again and again would make requests wait
     await serving.serve(sockets=[listening])
     telling.cancel()
 

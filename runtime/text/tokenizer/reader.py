@@ -46,6 +46,12 @@ class Reader:
         self._direct: bool | None = False if alone else None  # not known before there are many texts
         self._typed_alone = typed
 
+    def free(self) -> bool:
+        """Whether no other thread reads just now."""
+        if free := self._guard.lock.acquire(blocking=False):
+            self._guard.lock.release()
+        return bool(free)
+
     def read(
         self, pieces: list[Piece], offsets: bool = False, longest: int | None = None,
         strategy: Strategy = Strategy.LONGEST_FIRST,

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 
 from headrace.errors import InputError, OutOfMemoryError
-from headrace.runtime.serve.batcher import Gathering
-from headrace.runtime.serve.job import Job, Reading
+from headrace.ir import Task
+from headrace.runtime.serve.batcher import Gathering, Piece
+from headrace.runtime.serve.intake import SHORT
+from headrace.runtime.serve.job import Lot
 from headrace.runtime.serve.limits import Limits
 from headrace.runtime.serve.refusals import Dialect, refusal_of, written
-from headrace.runtime.text.encoded import Encoded
+from headrace.runtime.text.encoded import Tokens
 from tests.runtime.serve.conftest import Running
 
 POISON = 42
@@ -211,6 +213,39 @@ def test_a_prompt_at_which_a_step_fails_fails_alone(models: Any, monkeypatch: py
     assert not loop.lane.state.store.used()
 
 
+def test_the_loop_waits_for_no_other_reader(models: Any) -> None:
+    """A tokenizer that another thread has keeps those who ask for it, and nobody else."""
+    guard = models["labeller"].call(Task.CLASSIFY).texts()._reader._guard
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard.lock:
+            held.set()
+            assert free.wait(30)
+
+    with serving(models, "labeller") as server, ThreadPoolExecutor(2) as pool:
+        holding = pool.submit(hold)
+        assert held.wait(30)
+        asked = pool.submit(httpx2.post, f"{server.url}/predict", json={"inputs": "w5"}, timeout=60)
+        until(lambda: 'task="classify"} 1.0' in server.client.get("/metrics").text)
+        assert server.client.get("/health").status_code == 200
+        free.set()
+        holding.result()
+        assert asked.result().status_code == 200
+
+
+def test_long_texts_are_answered_as_short_ones(models: Any) -> None:
+    texts = [" ".join(f"w{5 + (place + at) % 40}" for at in range(30)) for place in range(120)]
+    with serving(models, "labeller") as server:
+        assert sum(map(len, texts)) > SHORT
+        together = server.post("/predict", inputs=[[text] for text in texts])
+        for text, found in zip(texts[::17], together[::17], strict=True):
+            alone = server.post("/predict", inputs=text)
+            assert [one["label"] for one in found] == [one["label"] for one in alone]
+            scores = np.array([[one["score"] for one in some] for some in (found, alone)])
+            np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+
+
 def test_limits_on_what_is_sent(models: Any) -> None:
     limits = Limits(body=2000, texts=3, characters=100)
     with serving(models, "labeller", limits) as server:
@@ -291,34 +326,78 @@ def test_the_log_has_a_line_a_request_and_no_text(models: Any) -> None:
     assert "w77" not in "".join(lines)
 
 
-def job(*lengths: int, age: float = 1.0) -> Job:
-    """One that is read, of texts of so many tokens."""
-    made = Job([""] * len(lengths), Reading(), time.monotonic() - age)
-    made.read([Encoded(np.zeros(length, np.int64)) for length in lengths])
-    return made
+def lot(*requests: tuple[int, ...], age: float = 1.0) -> Lot:
+    """Requests that are read, each of texts of so many tokens."""
+    lengths = np.array([length for request in requests for length in request])
+    tokens = Tokens(np.zeros(lengths.sum(), np.int64), lengths)
+    return Lot(tokens, np.array(list(map(len, requests))), time.monotonic() - age)
 
 
-def test_a_long_job_delays_no_short_one() -> None:
+def taken(gathering: Gathering) -> list[tuple[Lot, int, int]]:
+    return [(lot, begin, end) for lot, begin, end in gathering.take()]
+
+
+def test_a_long_request_delays_no_short_one() -> None:
     gathering = Gathering(full=10, delay=0.0)
-    long, short = job(*[5] * 6), job(5)
-    gathering.add([long])
-    assert [(piece.job, piece.places) for piece in gathering.take()] == [(long, range(2))]
-    gathering.add([short])
-    taken = [[(piece.job, piece.places) for piece in gathering.take()] for _ in range(3)]
-    assert taken == [[(long, range(2, 4))], [(short, range(1)), (long, range(4, 5))], [(long, range(5, 6))]]
+    long, short = lot((5,) * 6), lot((5,))
+    gathering.add(long)
+    assert taken(gathering) == [(long, 0, 2)]
+    gathering.add(short)
+    assert taken(gathering) == [(long, 2, 4)]
+    assert taken(gathering) == [(short, 0, 1), (long, 4, 5)]
+    assert taken(gathering) == [(long, 5, 6)]
     gathering.close()
     assert gathering.take() == []
+
+
+def test_a_long_request_delays_none_that_was_read_with_it() -> None:
+    gathering = Gathering(full=10, delay=0.0)
+    both = lot((4,), (4,) * 5, (1,), (2,))
+    gathering.add(both)
+    assert taken(gathering) == [(both, 0, 3)]
+    assert taken(gathering) == [(both, 6, 8), (both, 3, 5)]
+    assert taken(gathering) == [(both, 5, 6)]
+
+
+def test_what_nobody_waits_for_does_not_begin() -> None:
+    gathering = Gathering(full=100, delay=0.0)
+    some, other = lot((1,), (1, 1), (1,), (1,)), lot((1,))
+    some.gone |= {1, 3}
+    gathering.add(some)
+    gathering.add(other)
+    assert taken(gathering) == [(some, 0, 1), (some, 3, 4), (other, 0, 1)]
+    other.gone.add(0)
+    gathering.add(other)
+    gathering.add(lot((3,)))
+    assert [piece.end for piece in gathering.take()] == [1]
+    assert gathering._tokens == 0
 
 
 def test_a_batch_departs_when_it_is_full_or_its_oldest_is_old() -> None:
     gathering = Gathering(full=10, delay=0.2)
     began = time.monotonic()
-    gathering.add([job(5, age=0.0), job(5, age=0.0)])
+    gathering.add(lot((5,), age=0.0))
+    gathering.add(lot((5,), age=0.0))
     assert len(gathering.take()) == 2
     full = time.monotonic() - began
-    gathering.add([job(5, age=0.0)])
+    gathering.add(lot((5,), age=0.0))
     assert len(gathering.take()) == 1
     assert time.monotonic() - began > 0.2 > full
+
+
+def test_rows_that_come_in_parts() -> None:
+    some = lot((1, 1), (1,), (1, 1))
+    rows = np.arange(10.0, dtype=np.float32).reshape(5, 2)
+    assert some.put(np.array([0, 3]), rows[[0, 3]]) is None
+    first = some.put(np.array([1, 2]), rows[[1, 2]])
+    assert first is not None
+    assert first.places.tolist() == [0, 1]
+    np.testing.assert_array_equal(first.rows, rows[:3])
+    assert [(piece.begin, piece.end) for piece in Piece(some, 0, 5).alone()] == [(4, 5)]
+    last = some.put(np.array([4]), rows[[4]])
+    assert last is not None
+    assert last.places.tolist() == [2]
+    np.testing.assert_array_equal(last.rows, rows[3:])
 
 
 @pytest.mark.parametrize(("field", "value"), [("queue", 0), ("body", 1.5), ("timeout", -1.0), ("texts", True)])

@@ -29,7 +29,8 @@ from headrace.runtime.serve.metrics import Metrics
 from headrace.runtime.serve.server import bound
 from headrace.runtime.serve.workers import desk, remote, team
 from headrace.runtime.serve.workers.described import describe, described
-from headrace.runtime.serve.workers.link import Link
+from headrace.runtime.serve.workers.frames import Run
+from headrace.runtime.serve.workers.link import Link, Message
 from tests.runtime.serve.conftest import Running
 from tests.runtime.serve.test_robust import blocked, until
 from tests.words import bert_like
@@ -42,7 +43,7 @@ class Engine:
 
     def __init__(self, models: Any) -> None:
         self.ours, self.theirs = socket.socketpair()
-        self.asked: list[tuple[Any, ...]] = []
+        self.asked: list[Run] = []
         self._models, self._begun = models, threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
@@ -52,8 +53,9 @@ class Engine:
         held = desk.Desk(self._models, Limits(), Metrics())
         visitor, gone = desk.Visitor(held), asyncio.Event()
 
-        def heard(message: tuple[Any, ...]) -> None:
-            self.asked.append(message)
+        def heard(message: Message) -> None:
+            if isinstance(message, Run):
+                self.asked.append(message)
             visitor.heard(message)
 
         visitor.link = await Link.over(self.ours, heard, gone.set)
@@ -164,7 +166,7 @@ def test_what_is_refused_never_reaches_the_models(models: Any, tmp_path: Path, m
     try:
         with blocked(monkeypatch, models["labeller"]) as free, ThreadPoolExecutor(1) as pool:
             first = pool.submit(httpx2.post, f"{worker.url}/predict", json={"inputs": "w5"}, timeout=60)
-            until(lambda: [kind for kind, *_ in engine.asked] == ["run"])
+            until(lambda: len(engine.asked) == 1)
             assert worker.refused("/predict", inputs="w5")[0] == 429
             assert worker.refused("/predict", inputs=3)[0] == 429  # before the body is read
             assert len(engine.asked) == 1
