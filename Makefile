@@ -3,7 +3,7 @@
 #   make demo         install, then show Headrace on real models
 #   make test         install, then run the tests
 #   make check        lint, types, tests: what CI runs
-#   make gate         compile every kernel for every GPU architecture, without a GPU: the whole of a part of the tests
+#   make gate         compile every kernel for every GPU architecture, without a GPU; CI does a part of it, PART=--part
 #   make rocm         execute every kernel of the ROCm target in an emulator, and write docs/rocm.md's tables anew
 #   make test-oldest  the tests with the oldest torch and transformers supported, in .venv-oldest
 #   make docs         write docs/pipeline.md, docs/ir.md and the tables of docs/architecture.md and README.md anew
@@ -44,7 +44,7 @@ lint: $(VENV)/.headrace-dev
 check: lint test
 
 gate: $(VENV)/.headrace-dev
-	$(PY) -m tests.gate --jobs $(JOBS)
+	$(PY) -m tests.gate --jobs $(JOBS) $(PART)
 
 rocm: $(VENV)/.headrace-dev
 	$(PY) -m docs.make_rocm

@@ -22,6 +22,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+# Options of `compiled` that the trace depends on, as of `headrace.trace`.
+TRACING = ("prefill", "tokenizer", "pooling", "task")
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -41,8 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = workers.longest_first(items)
     lacking = {
-        "gate": lambda: None if config.getoption("--gate") else "takes minutes: give --gate",
-        "slow": lambda: None if config.getoption("--slow") else "takes minutes: give --slow",
+        "gate": lambda: None if config.getoption("--gate") else "--gate: takes minutes",
+        "slow": lambda: None if config.getoption("--slow") else "--slow: takes minutes",
         "gpu": lambda: None if _cuda() or _hip() else "needs a GPU that torch.cuda sees",
         "nvidia": lambda: None if _cuda() else "needs an NVIDIA GPU",
         "rocm": lambda: None if _hip() else "needs an AMD GPU and a ROCm build of torch",
@@ -51,7 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marked = [item for item in items if item.get_closest_marker(mark)]
         if marked and (why := reason()) is not None:
             for item in marked:
-                item.add_marker(pytest.mark.skip(reason=why))
+                own = item.get_closest_marker(mark).kwargs.get("reason")
+                item.add_marker(pytest.mark.skip(reason=f"{why.partition(':')[0]}: {own}" if own else why))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -175,10 +178,10 @@ def analysed(traced: Cache) -> Cache:
 
 
 class Compiled:
-    """Compiles on first use and keeps the model for the session."""
+    """Compiles on first use and keeps the model for the session; what several targets compile is traced once."""
 
     def __init__(self, tiny: Any) -> None:
-        self._tiny, self._made = tiny, dict[str, Any]()
+        self._tiny, self._made, self._traced = tiny, dict[str, Any](), dict[str, Any]()
 
     def __call__(
         self, name: str, head: str, target: str, *, config: dict[str, Any] | None = None, **options: Any
@@ -189,9 +192,19 @@ class Compiled:
         if key not in self._made:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", headrace.HeadraceWarning)
-                model = self._tiny(name, head, **(config or {}))
-                self._made[key] = headrace.compile(model, target=target, **options)
+                before = {name: value for name, value in options.items() if name in TRACING}
+                after = {name: value for name, value in options.items() if name == "task" or name not in TRACING}
+                traced = self._trace(name, head, config or {}, before)
+                self._made[key] = traced.lower(target).compile(**after)
         return self._made[key]
+
+    def _trace(self, name: str, head: str, config: dict[str, Any], options: dict[str, Any]) -> Any:
+        import headrace
+
+        key = repr((name, head, sorted(config.items()), sorted(options.items())))
+        if key not in self._traced:
+            self._traced[key] = headrace.trace(self._tiny(name, head, **config), **options)
+        return self._traced[key]
 
 
 @pytest.fixture(scope="session")

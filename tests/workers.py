@@ -5,14 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# Files whose tests use the same models, each of which takes long to compile or to record: one worker makes them once.
+# Files whose tests use the same models, each of which takes long to compile, to record or to trace: one worker makes
+# them once. A name that ends with a slash is a folder.
 SHARED = (
+    # What `analysed` and `traced` of conftest.py make: about 130 programs.
+    (
+        "tests/lowering/",
+        "tests/headrace/ir/",
+        "tests/headrace/verify/",
+        "tests/headrace/test_graphs.py",
+        "tests/frontend/test_trace.py",
+        "tests/frontend/test_encoder_decoder.py",
+        "tests/frontend/facts/test_head.py",
+        "tests/frontend/facts/test_positions.py",
+        "tests/runtime/engine/test_decoding.py",
+        "tests/runtime/engine/test_packed_batch.py",
+        "tests/runtime/tools/test_inspect.py",
+        "tests/backends/gpu/",
+        "tests/backends/onnx/test_past.py",
+        "tests/backends/onnx/test_session.py",
+        "tests/backends/onnx/test_translate.py",
+    ),
     ("tests/conformance/test_tasks.py", "tests/runtime/artifact/test_saved_model.py"),
     tuple(f"tests/runtime/tools/test_{name}.py" for name in ("cli", "cli_mistakes", "kernels_only")),
     tuple(f"tests/runtime/serve/test_{name}.py" for name in ("robust", "routes", "fuzz", "clients")),
 )
 # Those that take long, about in that order: no worker should begin one when the other is about to end.
 FIRST = (
+    "tests/lowering/",
     "tests/conformance/test_tasks.py",
     "tests/conformance/test_real_weights.py",
     "tests/runtime/tools/test_cli.py",
@@ -24,7 +44,6 @@ FIRST = (
     "tests/frontend/load/sentence_transformers/test_pipelines.py",
     "tests/parity/test_bundles.py",
     "tests/runtime/test_refusals.py",
-    "tests/backends/onnx/test_session.py",
     "tests/frontend/eager/test_borrowed.py",
     "tests/backends/inductor/test_recurrent.py",
 )
@@ -39,15 +58,23 @@ def scheduler(config: Any, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     made = LoadFileScheduling(config, log)
-    shared = {file: files[0] for files in SHARED for file in files}
-    made._split_scope = lambda nodeid: shared.get(file_of(nodeid), file_of(nodeid))
+    made._split_scope = lambda nodeid: scope_of(file_of(nodeid))
     return made
+
+
+def scope_of(file: str) -> str:
+    """What one worker runs together: the first of the files that share it, or the file alone."""
+    return next((names[0] for names in SHARED if any(_names(name, file) for name in names)), file)
 
 
 def longest_first(items: Iterable[Any]) -> list[Any]:
     """The tests of the files that take long before those of the others, which stay as they are."""
-    places = {file: place for place, file in enumerate(FIRST)}
-    return sorted(items, key=lambda item: places.get(file_of(item.nodeid), len(FIRST)))
+    places = {scope_of(name): place for place, name in reversed(list(enumerate(FIRST)))}
+    return sorted(items, key=lambda item: places.get(scope_of(file_of(item.nodeid)), len(FIRST)))
+
+
+def _names(name: str, file: str) -> bool:
+    return file.startswith(name) if name.endswith("/") else file == name
 
 
 def file_of(nodeid: str) -> str:

@@ -30,13 +30,36 @@ def genai_config(program: Program, cached: Program, file: str, side_files: Mappi
         return None
     if len(sizes) != 1 or any(one.kind is not CacheKind.PAGED for one in cached.form.caches):
         return None
-    assert program.facts.decoding is not None, "the program of a language model"
-    (heads, width), ends = sizes.pop(), list(program.facts.decoding.ends)
-    tokens = _tokens(side_files)
+    decoding = program.facts.decoding
+    assert decoding is not None, "the program of a language model"
+    tokens, ends = _tokens(side_files), list(decoding.ends)
     context = (program.facts.limits.length if program.facts.limits else None) or CONTEXT
-    first = cached.nodes.attention[0]
-    hidden = program.signature.output(OutputKind.HIDDEN)
-    decoder = {
+    return {
+        "model": {
+            "type": KIND,
+            "bos_token_id": tokens.get("bos_token_id", ends[0] if ends else 0),
+            "eos_token_id": ends or [0],
+            "pad_token_id": tokens.get("pad_token_id", ends[0] if ends else 0),
+            "context_length": context,
+            "vocab_size": cached.signature.outputs[0].width,
+            "decoder": _decoder(program, cached, file),
+        },
+        "search": {
+            "max_length": min(decoding.max_length or LONGEST, context),
+            "do_sample": decoding.temperature > 0,
+            "temperature": decoding.temperature or 1.0,
+            "top_k": decoding.top_k or 50,
+            "top_p": decoding.top_p,
+            "repetition_penalty": decoding.repetition_penalty,
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def _decoder(program: Program, cached: Program, file: str) -> dict[str, Any]:
+    first, hidden = cached.nodes.attention[0], program.signature.output(OutputKind.HIDDEN)
+    heads, width = cached.form.caches[0].sizes
+    return {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": file,
         "head_size": width,
@@ -49,27 +72,6 @@ def genai_config(program: Program, cached: Program, file: str, side_files: Mappi
             "logits": "logits",
             "present_key_names": "present.%d.key",
             "present_value_names": "present.%d.value",
-        },
-    }
-    decoding = program.facts.decoding
-    return {
-        "model": {
-            "type": KIND,
-            "bos_token_id": tokens.get("bos_token_id", ends[0] if ends else 0),
-            "eos_token_id": ends or [0],
-            "pad_token_id": tokens.get("pad_token_id", ends[0] if ends else 0),
-            "context_length": context,
-            "vocab_size": cached.signature.outputs[0].width,
-            "decoder": decoder,
-        },
-        "search": {
-            "max_length": min(decoding.max_length or LONGEST, context),
-            "do_sample": decoding.temperature > 0,
-            "temperature": decoding.temperature or 1.0,
-            "top_k": decoding.top_k or 50,
-            "top_p": decoding.top_p,
-            "repetition_penalty": decoding.repetition_penalty,
-            "past_present_share_buffer": False,
         },
     }
 

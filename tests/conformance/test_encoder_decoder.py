@@ -16,9 +16,10 @@ from tests.tiny import EOS, VOCABULARY
 SEQ2SEQ, SEQUENCE = "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification"
 TYPES = (AttentionType.ENCODER, AttentionType.DECODER, AttentionType.ENCODER_DECODER)
 CASES = [("t5", "reference"), ("bart", "reference"), ("bart", "cpu")]
+REST = pytest.mark.slow(reason="the compiled encoder alone: the classifier's compiled code holds encoder and decoder")
 
 
-@pytest.mark.parametrize(("name", "backend"), CASES)
+@pytest.mark.parametrize(("name", "backend"), [*CASES[:2], pytest.param(*CASES[2], marks=REST)])
 def test_embed_from_the_encoder(name: str, backend: str, tiny: Any, compiled: Any) -> None:
     """Alone and batched, the encoder's rows; the decoder takes no part."""
     model = compiled(name, SEQ2SEQ, backend)

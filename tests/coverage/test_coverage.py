@@ -18,7 +18,13 @@ SERVED = (
     ("gemma3_text", "AutoModel"),
     ("gpt2", "AutoModelForSequenceClassification"),
     ("deepseek_v3", "AutoModel"),
-    ("llama4_text", "AutoModel"),
+    *(
+        pytest.param(name, "AutoModel", marks=pytest.mark.slow(reason=f"a row like the others; {elsewhere}"))
+        for name, elsewhere in (
+            ("gemma3_text", "tests/conformance has its windows"),
+            ("llama4_text", "tests/runtime/engine/test_decoding.py has its chunks"),
+        )
+    ),
 )
 # What each does that others do not: a trigram, kernels made of tokens, two attentions a module, experts in a form of
 # their own, convolved keys, a mask beneath a bias. The default run has two; the others are at length what it does.
@@ -26,7 +32,7 @@ UNUSUAL = (
     "convbert",
     "inkling_text",
     *(
-        pytest.param(name, marks=pytest.mark.slow)
+        pytest.param(name, marks=pytest.mark.slow(reason="make coverage: its row of the page"))
         for name in "mobilebert lilt diffllama dbrx longcat_flash openai_privacy_filter jetmoe doge".split()
     ),
 )

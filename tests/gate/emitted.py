@@ -29,12 +29,16 @@ SPILLING = {("gfx1", "scan_chunks"): 32, ("gfx1", "scan_delta"): 27, ("sm90", "s
 OFF = ("shape_padding", "joint_graph_constant_folding", "use_static_triton_launcher", "use_static_cuda_launcher")
 
 
-def main(architecture: str, folder: str, out: str, *names: str) -> None:
-    """Compile the kernels of each program that lies in the folder, and our own by themselves; write a row each."""
+def main(architecture: str, folder: str, out: str, whole: str, *names: str) -> None:
+    """Compile the kernels of each program that lies in the folder, and our own by themselves; write a row each.
+
+    Args:
+        whole: "whole" compiles every specialisation of our own, "part" one of each.
+    """
     device = fake_device.install(architecture)
     from tests.gate import ours, programs
 
-    found = list(ours.compiled(device))
+    found = list(ours.compiled(device, whole == "whole"))
     for name in names:
         program = programs.read(Path(folder), name)
         found += [_row(name, kernel, device) for kernel in kernels_of(program)]

@@ -15,8 +15,11 @@ from tests.gate import programs, rows
 ROOT = Path(__file__).parents[2]
 
 
-def run(wanted: Mapping[str, tuple[str, ...]], jobs: int) -> list[rows.Row]:
+def run(wanted: Mapping[str, tuple[str, ...]], jobs: int, whole: bool = True) -> list[rows.Row]:
     """The rows of each architecture, for the programs that are named with it and for our kernels by themselves.
+
+    Args:
+        whole: every specialisation of our kernels; otherwise one of each.
 
     Raises:
         RuntimeError: a process failed; its last words.
@@ -25,14 +28,16 @@ def run(wanted: Mapping[str, tuple[str, ...]], jobs: int) -> list[rows.Row]:
     with tempfile.TemporaryDirectory() as folder:
         programs.write(Path(folder), names)
         with ThreadPoolExecutor(jobs) as pool:
-            found = list(pool.map(lambda one: _compiled(Path(folder), *one), wanted.items()))
+            made = pool.map(lambda one: _compiled(Path(folder), *one, whole), wanted.items())
+            found = list(made)
     return [row for each in found for row in each]
 
 
-def _compiled(folder: Path, architecture: str, names: tuple[str, ...]) -> list[rows.Row]:
+def _compiled(folder: Path, architecture: str, names: tuple[str, ...], whole: bool) -> list[rows.Row]:
     """What one process finds. Triton keeps what it compiles: each gets an empty place, so that nothing is old."""
     out = folder / f"{architecture}.rows.json"
-    command = [sys.executable, "-m", "tests.gate.emitted", architecture, str(folder), str(out), *names]
+    command = [sys.executable, "-m", "tests.gate.emitted", architecture, str(folder), str(out)]
+    command += ["whole" if whole else "part", *names]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder / f"{architecture}.triton")}
     environment |= {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"{architecture}.inductor"), "OMP_NUM_THREADS": "1"}
     environment.pop("TRITON_INTERPRET", None)

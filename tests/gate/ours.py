@@ -64,28 +64,47 @@ SPILLING = (
 )
 
 
-def compiled(architecture: Architecture) -> Iterator[rows.Row]:
-    """A row a specialisation."""
+# Of a part of the gate: a kernel once, in the case that runs most of it where the cases differ by what they run.
+FULLEST = {"attend_tiles": "everything", "attend_paged": "everything", "rotate_rows": "with the norm"}
+
+
+def compiled(architecture: Architecture, whole: bool = True) -> Iterator[rows.Row]:
+    """A row a specialisation, or without `whole` a row a kernel."""
+    for launch, name, multiplies in listed(architecture, whole):
+        yield _row(launch, name, architecture, multiplies)
+
+
+def listed(architecture: Architecture, whole: bool = True) -> Iterator[tuple[Launch, str, str | None]]:
+    """What `compiled` compiles: the launch, its name, and the dtype that it multiplies in."""
+    seen = set()
+    for launch, name, multiplies in _specialised(architecture):
+        kernel, _, case = name.partition(" ")
+        if whole or (kernel not in seen and FULLEST.get(kernel, "") in case):
+            seen.add(kernel)
+            yield launch, name, multiplies
+
+
+def _specialised(architecture: Architecture) -> Iterator[tuple[Launch, str, str | None]]:
     for name, dtype in ATTENTIONS:
         launch = attention(CASES[name], dtype, architecture)
         multiplies = str(dtype).removeprefix("torch.")
-        yield _row(launch, f"attend_tiles {name}, {multiplies}", architecture, multiplies)
+        yield launch, f"attend_tiles {name}, {multiplies}", multiplies
     for name, dtype in PAGED:
         multiplies = str(dtype).removeprefix("torch.")
         for launch in paged_attention(test_paged.CASES[name], dtype, architecture):
             attends = launch.kernel is attend_paged
-            yield _row(launch, f"{launch.name} {name}, {multiplies}", architecture, multiplies if attends else None)
+            yield launch, f"{launch.name} {name}, {multiplies}", multiplies if attends else None
     for name, launch in others():
-        yield _row(launch, name, architecture, None)
+        yield launch, name, None
     for name, launch in recurrences(architecture):
-        yield _row(launch, name, architecture, name.rpartition(" ")[2] if launch.multiplies else None)
+        yield launch, name, name.rpartition(" ")[2] if launch.multiplies else None
     for name, launch in short_rows() if architecture.name in FAMILIES else ():
-        yield _row(launch, name, architecture, "bfloat16" if launch.multiplies else None)
+        yield launch, name, "bfloat16" if launch.multiplies else None
     if architecture.name in tuning.PRODUCTS:
         for kind, gated in (("gelu", False), ("silu", True)):
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
-            yield _row(launch, f"multiply_activate {kind}{', gated' * gated}, bfloat16", architecture, "bfloat16")
-            yield _row(to_eighths(kind, gated), f"round_rows {kind}{', gated' * gated}, float8", architecture, None)
+            yield launch, f"multiply_activate {kind}{', gated' * gated}, bfloat16", "bfloat16"
+            yield to_eighths(kind, gated), f"round_rows {kind}{', gated' * gated}, float8", None
 
 
 def attention(

@@ -22,16 +22,18 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("needs Triton: pip install triton", allow_module_level=True)
 
 from headrace.backends.kernels.compile import aot, cross_compile, machine_code
+from headrace.backends.kernels.linear_few.rows import FAMILIES
 from headrace.backends.kernels.tuning import PRODUCTS, Blocks
 from headrace.lowering.pipeline import prepare
 from tests.backends.kernels.test_attention import CASES
 from tests.gate import gate, ours, programs, rows, seeded
 
-# One architecture, an encoder's layer, and every kernel of ours, that with a bias of the distance among them.
+# One architecture, an encoder's layer, and every kernel of ours once.
 PART = {"gfx942": ("bert",)}
+KERNELS = {"gfx942": 20, "sm90": 25}
 
 
-def require_sound(found: list[rows.Row], wanted: dict[str, tuple[str, ...]]) -> None:
+def require_sound(found: list[rows.Row], wanted: dict[str, tuple[str, ...]], whole: bool = True) -> None:
     """No faults, and nothing that should be there is not: a gate that compiles nothing passes nothing."""
     text = rows.table(found)
     print(text)
@@ -39,9 +41,11 @@ def require_sound(found: list[rows.Row], wanted: dict[str, tuple[str, ...]]) -> 
     for name, of in wanted.items():
         architecture = ARCHITECTURES[name]
         here = [one for one in found if one.architecture == name]
+        own = [one for one in here if one.of == "ours"]
         products = 4 if name in PRODUCTS else 0
-        others = 17 + products + ours.RECURRENT_KERNELS
-        assert len([one for one in here if one.of == "ours"]) == len(ours.ATTENTIONS) + 3 * len(ours.PAGED) + others
+        rows_ = 7 if name in FAMILIES else 0
+        others = 17 + products + rows_ + ours.RECURRENT_KERNELS
+        assert len(own) == (len(ours.ATTENTIONS) + 3 * len(ours.PAGED) + others if whole else KERNELS[name])
         for program in of:
             mine = [one for one in here if one.of == program]
             emitted = [one for one in mine if one.kernel.startswith("triton_")]
@@ -54,7 +58,16 @@ def require_sound(found: list[rows.Row], wanted: dict[str, tuple[str, ...]]) -> 
 
 
 def test_a_part_of_it() -> None:
-    require_sound(gate.run(PART, jobs=1), PART)
+    require_sound(gate.run(PART, jobs=1, whole=False), PART, whole=False)
+
+
+def test_a_part_has_every_kernel_once() -> None:
+    for name, count in KERNELS.items():
+        architecture = ARCHITECTURES[name]
+        every = {launch.name for launch, _, _ in ours.listed(architecture)}
+        once = [launch.name for launch, _, _ in ours.listed(architecture, whole=False)]
+        assert len(once) == len(every) == count
+        assert set(once) == every
 
 
 @pytest.mark.gate

@@ -230,24 +230,7 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
     if CROSS in program.form.groups:
         made.padding.name = names.DECODED_PADDING
         inputs.append(made.encoded)
-    row = tape.op("Reshape", [made.ids, tape.constant([1, -1])])
-    for one in program.signature.inputs:
-        value = given[one.name]
-        value.name = f"row_{one.name}"  # an input may be called as the one that takes its place
-        if one.role is Role.IDS:
-            give(value, row)
-        elif one.role is Role.POSITIONS:
-            inputs.append(given_ids(names.POSITIONS, names.BATCH, names.SEQUENCE))
-            places = tape.op("Reshape", [inputs[-1], tape.constant([1, -1])])
-            give(value, tape.op("Add", [places, tape.constant(program.facts.positions.offset)]))
-        elif one.role is Role.TYPES:
-            give(value, tape.op("Expand", [tape.constant(0), tape.op("Shape", [row])]))
-        elif one.role is Role.SLOTS:  # of which torch may read the row's length, where it traces a graph anew
-            groups = tape.constant([len(program.form.groups)])
-            sizes = tape.op("Concat", [groups, tape.op("Shape", [row], {"start": 1})], {"axis": 0})
-            give(value, tape.op("Expand", [tape.constant(0), sizes]))
-        elif one.role is Role.WANTED:
-            give(value, _wanted(tape, made.ids, last))
+    inputs += _give_row(tape, program, given, made.ids, last)
     put_first(model, tape)
     pasts = names.pasts(program)
     end = Tape("kept")
@@ -261,6 +244,31 @@ def give_past(model: ir.Model, program: Program, made: PastTranslation, last: bo
         *(presents[cache] for cache in pasts if cache in presents),
     ]
     return [names.OUTPUTS[OutputKind.VOCABULARY_LOGITS], *(known.after for known in pasts.values() if known.after)]
+
+
+def _give_row(
+    tape: Tape, program: Program, given: dict[str | None, ir.Value], ids: ir.Value, last: bool
+) -> list[ir.Value]:
+    """What the inputs of a row are made of; returned are the further inputs that this takes."""
+    row, further = tape.op("Reshape", [ids, tape.constant([1, -1])]), list[ir.Value]()
+    for one in program.signature.inputs:
+        value = given[one.name]
+        value.name = f"row_{one.name}"  # an input may be called as the one that takes its place
+        if one.role is Role.IDS:
+            give(value, row)
+        elif one.role is Role.POSITIONS:
+            further.append(given_ids(names.POSITIONS, names.BATCH, names.SEQUENCE))
+            places = tape.op("Reshape", [further[-1], tape.constant([1, -1])])
+            give(value, tape.op("Add", [places, tape.constant(program.facts.positions.offset)]))
+        elif one.role is Role.TYPES:
+            give(value, tape.op("Expand", [tape.constant(0), tape.op("Shape", [row])]))
+        elif one.role is Role.SLOTS:  # of which torch may read the row's length, where it traces a graph anew
+            groups = tape.constant([len(program.form.groups)])
+            sizes = tape.op("Concat", [groups, tape.op("Shape", [row], {"start": 1})], {"axis": 0})
+            give(value, tape.op("Expand", [tape.constant(0), sizes]))
+        elif one.role is Role.WANTED:
+            give(value, _wanted(tape, ids, last))
+    return further
 
 
 def _wanted(tape: Tape, ids: ir.Value, last: bool) -> ir.Value:

@@ -297,15 +297,19 @@ def patch_interpreter() -> None:
     builder.cast_impl = rounded
 
 
-def interpreted(halves: tuple[bool, ...] = (True,)) -> None:
+def interpreted(halves: tuple[bool, ...] = (True,), whole: bool = False) -> None:
     """The kernel on the CPU; called in a process whose environment has TRITON_INTERPRET.
 
     Args:
         halves: the ways that float16 and bfloat16 take. Two loops run all that one does, and float32 takes both.
+        whole: every case in both of these dtypes. Otherwise in one, by turns: they take the same instructions.
     """
     patch_interpreter()
     check_listing("cpu")
-    for (name, case), dtype in itertools.product(CASES.items(), (torch.float32, torch.float16, torch.bfloat16)):
+    dtypes = (torch.float16, torch.bfloat16, torch.float32)
+    for (place, (name, case)), dtype in itertools.product(enumerate(CASES.items()), dtypes):
+        if not whole and dtype is dtypes[place % 2]:
+            continue
         few = case._replace(heads=2, kv_heads=2) if case.kv_heads == case.heads else case
         ways = (False, True) if dtype == torch.float32 else halves
         try:
@@ -351,14 +355,15 @@ def seeded() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_kernel_under_the_interpreter() -> None:
-    """Every mask, bias and head size in every dtype against float64, lengths of 1 and 0 among them; and no defect."""
+    """Every mask, bias and head size in two dtypes against float64, lengths of 1 and 0 among them; and no defect."""
     run_interpreted("interpreted()\nseeded()")
 
 
-@pytest.mark.slow  # by default float16 and bfloat16 take two loops, which hold all that one does
+@pytest.mark.slow(reason="each case in float16 and bfloat16: by default in one, by two loops, which hold all of one")
+@pytest.mark.parametrize("way", [False, True])
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
-def test_halves_by_one_loop_under_the_interpreter() -> None:
-    run_interpreted("interpreted(halves=(False,))")
+def test_both_halves_under_the_interpreter(way: bool) -> None:
+    run_interpreted(f"interpreted(halves=({way},), whole=True)")
 
 
 def run_interpreted(code: str) -> None:

@@ -38,10 +38,15 @@ def exact(x: Any, weight: Any, bias: Any, kind: str, gated: bool, late: bool) ->
     return made if second is None else made * second
 
 
-def check(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (14, 2100))) -> None:
-    """Every form, with a bias and without, at every number of rows: float32's error, then rounded."""
-    for (columns, depth), (kind, gated, late), biased in itertools.product(sizes, FORMS, (False, True)):
-        for rows in range(1, FEW + 1):
+def check(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (14, 2100)), whole: bool = True) -> None:
+    """Every form, with a bias and without, at every number of rows: float32's error, then rounded.
+
+    Args:
+        whole: each with each. Otherwise every second, so that each size still meets each form, each bias and each row.
+    """
+    for place, (size, form, biased) in enumerate(itertools.product(sizes, FORMS, (False, True))):
+        (columns, depth), (kind, gated, late) = size, form
+        for rows in range(1 if whole else 1 + (place + place // 2) % 2, FEW + 1, 1 if whole else 2):
             x, weight, bias = drawn(rows, columns, depth, dtype, device)
             given = (x, weight, bias if biased else None)
             wide, single = (
@@ -54,9 +59,14 @@ def check(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (14, 
             assert rmse(found, right) <= 2 * own + 2e-7, f"{kind}, {gated}, {late}, {rows} rows of {columns}"
 
 
-def check_layers(dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (20, 600))) -> None:
-    """Each form with what is added to it, by whichever kernel takes so many rows."""
-    for (columns, depth), (kind, gated, late), biased in itertools.product(sizes, FORMS, (False, True)):
+def check_layers(
+    dtype: torch.dtype, device: str = "cpu", sizes: Any = ((38, 40), (20, 600)), whole: bool = True
+) -> None:
+    """Each form with what is added to it, by whichever kernel takes so many rows; `whole` is as of `check`."""
+    for place, (size, form, biased) in enumerate(itertools.product(sizes, FORMS, (False, True))):
+        (columns, depth), (kind, gated, late) = size, form
+        if not whole and (place + place // 2) % 2:
+            continue
         for rows in (FEW, FEW + 1, SHORT):
             x, weight, bias = drawn(rows, columns, depth, dtype, device)
             given = (x[None], weight, bias if biased else None)
@@ -119,14 +129,14 @@ def check_operator(device: str) -> None:
         assert (like.shape, like.stride()) == (made.shape, made.stride())
 
 
-def interpreted() -> None:
+def interpreted(whole: bool = False) -> None:
     """What runs on the CPU; float16 is a GPU's to show."""
     patch_interpreter()
     for dtype in (torch.float32, torch.bfloat16):
-        check(dtype, sizes=((38, 40), (14, 1040)))
+        check(dtype, sizes=((38, 40), (14, 1040)), whole=whole)
         check_norms(dtype)
         check_tables(dtype)
-    check_layers(torch.bfloat16)
+    check_layers(torch.bfloat16, whole=whole)
     check_operator("cpu")
 
 
@@ -189,6 +199,12 @@ def test_a_graph_under_the_interpreter(name: str) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_under_the_interpreter() -> None:
     run_interpreted("from tests.backends.kernels.test_linear_few import interpreted\ninterpreted()")
+
+
+@pytest.mark.slow(reason="each size with each form, bias and number of rows: by default every second of these")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+def test_each_with_each_under_the_interpreter() -> None:
+    run_interpreted("from tests.backends.kernels.test_linear_few import interpreted\ninterpreted(whole=True)")
 
 
 @pytest.mark.gpu

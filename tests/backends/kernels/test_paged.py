@@ -22,6 +22,7 @@ from tests.backends.kernels.test_attention import patch_interpreter, rmse, run_i
 SIZE = 16
 # Of each sequence the tokens that came before the step's, and the step's: decoding, prefill, pieces of it, nobody.
 STEP = ((37, 1), (0, 5), (16, 3), (100, 1), (0, 0), (7, 20), (31, 1), (0, 1))
+MERGED = ("causal", "everything")
 FILLING = 3  # tokens of no sequence at the end: a captured step is rarely full
 BLOCKS = tuning.Blocks(32, 16, 4, 1, pack=4)
 
@@ -188,15 +189,19 @@ def check_cross(dtype: torch.dtype, device: str = "cpu") -> None:
     assert rmse(found, right) <= 2 * rmse(definition(torch.float32).to(dtype), right) + 1e-8
 
 
-def interpreted() -> None:
-    """The kernels on the CPU; called in a process whose environment has TRITON_INTERPRET."""
+def interpreted(whole: bool = False) -> None:
+    """The kernels on the CPU; called in a process whose environment has TRITON_INTERPRET.
+
+    Args:
+        whole: every case without splits too. Otherwise those of MERGED: splits are joined over what each case computes.
+    """
     from headrace.backends.kernels.attention import paged
 
     patch_interpreter()
     for programs in (1, 64):  # without splits, and with
         paged.PROGRAMS = programs
         for (name, case), dtype in itertools.product(CASES.items(), (torch.float32, torch.bfloat16)):
-            if dtype == torch.bfloat16 and name not in {"causal", "everything"}:
+            if name not in MERGED and (dtype == torch.bfloat16 or (programs == 1 and not whole)):
                 continue
             try:
                 check(case, dtype)
@@ -207,8 +212,14 @@ def interpreted() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_kernels_under_the_interpreter() -> None:
-    """Every mask, bias and head size against float64, keys whole and split."""
+    """Every mask, bias and head size against float64, keys split; some of them whole too."""
     run_interpreted("from tests.backends.kernels.test_paged import interpreted\ninterpreted()")
+
+
+@pytest.mark.slow(reason="every case by keys that are not split too: by default two of them")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
+def test_every_case_without_splits_under_the_interpreter() -> None:
+    run_interpreted("from tests.backends.kernels.test_paged import interpreted\ninterpreted(whole=True)")
 
 
 @pytest.mark.gpu

@@ -29,6 +29,7 @@ LENGTHS, NEW = (5, 17, 3, 11), 6
 HEAD = "AutoModelForCausalLM"
 # Grouped queries and rotations; windows beside whole; slopes of alibi; learned positions of an offset.
 CASES = (("llama", "std"), ("llama", "portable"), ("gemma3", "std"), ("bloom", "portable"), ("opt", "std"))
+TWICE = pytest.mark.slow(reason="test_export_generation.py makes tokens by both of its files, without torch")
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +158,10 @@ def test_states_go_on_past_padding_on_the_left(name: str, written: Any, tiny: An
     assert ("past_ssm.0" in kept) is (name == "bamba")
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2"])
+BY_PARITY = pytest.mark.slow(reason="tests/parity/test_generation.py checks each step of these on the engine")
+
+
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=BY_PARITY) for name in ("llama", "lfm2")), "gemma3"])
 def test_the_engine_makes_the_tokens_of_the_eager_model(name: str, compiled: Any, tiny: Any) -> None:
     """A window's blocks are given back, and texts that join are in pieces beside others that make a token."""
     model = compiled(name, HEAD, "onnx", task="generate", token_budget=6)
@@ -169,6 +173,7 @@ def test_the_engine_makes_the_tokens_of_the_eager_model(name: str, compiled: Any
     assert not model.engine.decoding().lane.state.store.used()
 
 
+@TWICE
 def test_an_encoder_decoder_writes_what_its_decoder_crosses_to_once(compiled: Any) -> None:
     """T5: an encoder's file, whose rows go into the caches, and a decoder's, with a bias by the distance."""
     model = compiled("t5", "AutoModelForSeq2SeqLM", "onnx", task="generate")

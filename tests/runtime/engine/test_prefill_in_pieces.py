@@ -17,6 +17,19 @@ from tests.generating import prompts
 BUDGET = 6
 LENGTHS = (5, 17, 1, 6, 23)
 POOLINGS = ("last", "mean", "cls", "max", "weightedmean", "mean_sqrt_len_tokens")
+REST = pytest.mark.slow(reason="each pooling over one model's pieces, and each kind of model under one pooling")
+# Every pooling of a plain decoder; windows, and states of a recurrence, under one that keeps a row and one that adds.
+POOLED = [
+    *(("llama", pooling) for pooling in POOLINGS),
+    ("gemma3", "last"),
+    ("qwen3-next", "mean"),
+    *(
+        pytest.param(name, pooling, marks=REST)
+        for name, one in (("gemma3", "last"), ("qwen3-next", "mean"))
+        for pooling in POOLINGS
+        if pooling != one
+    ),
+]
 
 
 def texts(vocabulary: int) -> list[list[int]]:
@@ -44,8 +57,7 @@ def pooled(pooling: str) -> Any:
     return read
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("name", ["gemma3", "qwen3-next"])
+@pytest.mark.parametrize(("name", "pooling"), POOLED)
 def test_embed(tiny: Any, name: str, pooling: str) -> None:
     eager = tiny(name, "AutoModel")
     model = headrace.compile(eager, target="reference", pooling=pooling, token_budget=BUDGET)
