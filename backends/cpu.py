@@ -25,6 +25,10 @@ class Cpu(OnTensors):
     dtypes = ("float32", "bfloat16", "float16")
     layout = Layout.PACKED
 
+    def layout_of(self, program: Program) -> Layout:
+        """Packed, but where there are recurrences: those of several sequences are made in one go, of like length."""
+        return Layout.PADDED if program.nodes.recurrent else self.layout
+
     @property
     def step_tokens(self) -> int:
         """Few enough that a step's activations stay in cache, enough that every core has rows of its own."""

@@ -246,7 +246,7 @@ class Engine:
         if joined := [task for task in tasks[1:] if TASK_RULES[task].needs is Needs.DECODING]:
             first = self.kind(joined[0])
             tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
-        layout = Layout.CACHED if self.in_pieces else self.backend.layout
+        layout = Layout.CACHED if self.in_pieces else self.backend.layout_of(self.program)
         try:
             program = prepare(self.program, tasks[0], layout, kinds[1:], self.split)
         except TraceError as error:
@@ -439,12 +439,14 @@ class Engine:
 
     def _plan(self, lane: Lane, left: Numbers, asked: Asked) -> Iterator[Step]:
         """Steps of the requests that are left, by their place in the caller's list."""
+        own = {"fills": self.backend.fills_rows} if lane.program.form.layout is Layout.PACKED else {}
         steps = lane.batcher.plan(
             asked.lengths[left],
             lane.program,
             step_tokens=self._step_tokens or self.backend.step_tokens,
             batch_size=asked.batch_size,
             token_budget=None if self._step_tokens else self.token_budget,
+            **own,
         )
         return (replace(step, requests=left[step.requests]) for step in steps)
 

@@ -196,7 +196,9 @@ def _added(add: fx.Node, value: fx.Node) -> fx.Node | None:
     one, other = add.all_input_nodes
     added = other if _is_copy(one, value) else one
     mine, its = value.meta["val"], added.meta.get("val")
-    alike = isinstance(its, Tensor) and its.dtype is mine.dtype and list(map(str, its.shape)) == list(map(str, mine.shape))
+    alike = (
+        isinstance(its, Tensor) and its.dtype is mine.dtype and list(map(str, its.shape)) == list(map(str, mine.shape))
+    )
     return added if alike else None
 
 
