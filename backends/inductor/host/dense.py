@@ -50,7 +50,7 @@ def unpack_tiles(weight: Tensor) -> Tensor:
     return weight.transpose(1, 2).flatten(0, 1)
 
 
-def linear_dense(  # noqa: PLR0913, PLR0917 - what the operator takes
+def linear_dense(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -80,8 +80,8 @@ def linear_dense(  # noqa: PLR0913, PLR0917 - what the operator takes
     y = _activated(functional.linear(x.float(), whole, None if bias is None else bias.float()), activation)
     y = y if residual is None else y + residual.float()
     if normed:
-        own = (None if one is None else one.float() for one in (scale, shift))
-        y = functional.layer_norm(y, [width], *own, eps)
+        wide, moved = (None if one is None else one.float() for one in (scale, shift))
+        y = functional.layer_norm(y, [width], wide, moved, eps)
     return y.to(x.dtype)
 
 
@@ -186,7 +186,8 @@ def _reader(node: fx.Node) -> fx.Node | None:
 def _kind(node: fx.Node) -> int | None:
     if node.target is ATEN.gelu.default:
         return ACTIVATIONS.index("gelu" if node.kwargs.get("approximate", "none") == "none" else "gelu_tanh")
-    return {ATEN.relu.default: ACTIVATIONS.index("relu"), ATEN.silu.default: ACTIVATIONS.index("silu")}.get(node.target)
+    named = {ATEN.relu.default: "relu", ATEN.silu.default: "silu"}
+    return next((ACTIVATIONS.index(kind) for target, kind in named.items() if node.target is target), None)
 
 
 def _added(add: fx.Node, value: fx.Node) -> fx.Node | None:
@@ -196,10 +197,9 @@ def _added(add: fx.Node, value: fx.Node) -> fx.Node | None:
     one, other = add.all_input_nodes
     added = other if _is_copy(one, value) else one
     mine, its = value.meta["val"], added.meta.get("val")
-    alike = (
-        isinstance(its, Tensor) and its.dtype is mine.dtype and list(map(str, its.shape)) == list(map(str, mine.shape))
-    )
-    return added if alike else None
+    if not isinstance(its, Tensor) or its.dtype is not mine.dtype:
+        return None
+    return added if list(map(str, its.shape)) == list(map(str, mine.shape)) else None
 
 
 def _is_copy(node: fx.Node, value: fx.Node) -> bool:

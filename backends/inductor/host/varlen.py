@@ -28,7 +28,7 @@ SCHEMA = (
 )
 
 
-def attention_varlen_host(  # noqa: PLR0913, PLR0917 - what the operator takes
+def attention_varlen_host(
     q: Tensor,
     k: Tensor,
     v: Tensor,
