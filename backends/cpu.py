@@ -11,7 +11,7 @@ import torch
 from headrace.backends.inductor.compiled import Compiled, load_package
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.errors import TargetError
-from headrace.ir import Program
+from headrace.ir import Layout, Program
 from headrace.utils.scratch import require_temporary
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -23,6 +23,11 @@ class Cpu(OnTensors):
     name = "cpu"
     suffix = ".pt2"
     dtypes = ("float32", "bfloat16", "float16")
+    layout = Layout.PACKED
+
+    def layout_of(self, program: Program) -> Layout:
+        """Packed, but where there are recurrences: those of several sequences are made in one go, of like length."""
+        return Layout.PADDED if program.nodes.recurrent else self.layout
 
     @property
     def step_tokens(self) -> int:

@@ -45,6 +45,8 @@ class Backend(Protocol):
     """Whether loading a saved executable runs machine code that lies in it."""
     layout: Layout
     """How sequences should lie; it compiles padded programs all the same, where a program admits nothing else."""
+    fills_rows: bool
+    """Whether packed rows are filled to one of few lengths, as what is captured or tuned for a length wants."""
 
     @property
     def target(self) -> Target:
@@ -54,6 +56,10 @@ class Backend(Protocol):
     @property
     def step_tokens(self) -> int:
         """Padded tokens in one step, where the caller sets no budget."""
+        ...
+
+    def layout_of(self, program: Program) -> Layout:
+        """How the sequences of a program should lie: `layout`, but where its facts say that another is faster."""
         ...
 
     def check(self, compiles: bool) -> None:

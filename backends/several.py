@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.backends.interface import Backend, Executable, Memory, Quantizer
 from headrace.errors import InputError, TargetError
-from headrace.ir import Program
+from headrace.ir import Layout, Program
 from headrace.target import Target
 
 
@@ -60,6 +60,7 @@ class Several:
         self.name, self.suffix, self.dtypes = one.name, one.suffix, one.dtypes
         self.decodes = isinstance(one, Memory) and parallel is Parallel.DATA
         self.libraries, self.runs_code, self.layout = one.libraries, one.runs_code, one.layout
+        self.fills_rows = one.fills_rows
 
     @property
     def step_tokens(self) -> int:
@@ -70,6 +71,10 @@ class Several:
     def replicas(self) -> int:
         """How many whole models there are."""
         return len(self.each) if self.parallel is Parallel.DATA else 1
+
+    def layout_of(self, program: Program) -> Layout:
+        """As the first's."""
+        return self._one.layout_of(program)
 
     def check(self, compiles: bool) -> None:
         """The first device must run here; each process checks its own."""

@@ -51,10 +51,13 @@ class Host:
     """A target without a device."""
 
     name, suffix, dtypes, libraries, runs_code = "host", ".none", ("float32",), (), False
-    step_tokens, target = STEP_TOKENS, parse_target("reference")
+    step_tokens, target, fills_rows = STEP_TOKENS, parse_target("reference"), True
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+
+    def layout_of(self, program: Program) -> Layout:
+        return self.layout
 
     def check(self, compiles: bool) -> None: ...
 

@@ -45,6 +45,7 @@ class Gpu:
     libraries = ("torch", "triton")
     runs_code = True
     layout = Layout.PACKED
+    fills_rows = True
     ahead, pools, tensors = True, True, True
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
@@ -68,6 +69,10 @@ class Gpu:
     def target(self) -> Target:
         """With the device that was asked for."""
         return Target(self.name, devices=() if self.device is None else (self.device,))
+
+    def layout_of(self, program: Program) -> Layout:
+        """The same for every program."""
+        return self.layout
 
     def check(self, compiles: bool) -> None:
         """A device must be here that runs it, unless an architecture is named and nothing is to run here."""

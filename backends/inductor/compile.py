@@ -17,14 +17,17 @@ from torch import Tensor, fx
 from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.backends.inductor.compiled import CODE_BYTES, Compiled
+from headrace.backends.inductor.host.dense import use_dense
 from headrace.backends.inductor.host.packed import pack_linear
 from headrace.backends.inductor.host.paged import use_host_attention
+from headrace.backends.inductor.host.varlen import use_host_varlen
 from headrace.backends.inductor.layers import roll_layers
 from headrace.backends.inductor.memory import compose
 from headrace.backends.inductor.packages import compile_module, write_package
 from headrace.backends.inductor.runner import Runner
 from headrace.ir import Layout, MaskKind, Program, Window
 from headrace.ops.attention import ATTENTION, MASK, POOL, attend, attention_scores, materialise_mask, pool_rows
+from headrace.ops.packed import POOL_VARLEN, pool_packed
 from headrace.utils.gc_freeze import sparing_the_old
 from headrace.utils.scratch import room_told
 
@@ -113,7 +116,11 @@ DECOMPOSITIONS: Decompositions = {
 }
 
 
-def compile_program(program: Program, decompositions: Decompositions = DECOMPOSITIONS) -> Compiled:
+# Beside those, what packed programs of a host call.
+HOST: Decompositions = {**DECOMPOSITIONS, POOL_VARLEN: pool_packed}
+
+
+def compile_program(program: Program, decompositions: Decompositions = HOST) -> Compiled:
     """Compile a program ahead of time, the IR's operators by what they are made of and layers that repeat once."""
     with quiet(), sparing_the_old(), room_told("The compiled model", CODE_BYTES):
         module = _module(program, decompositions)
@@ -132,6 +139,8 @@ def _module(program: Program, decompositions: Decompositions) -> fx.GraphModule:
     graph = program.graph
     if program.form.layout is Layout.CACHED:  # it writes to what it is given, which is traced into values and copies
         graph = graphs.rewrite(pack_linear(graph), use_host_attention).run_decompositions(dict(decompositions))
+    else:
+        graph = graphs.rewrite(use_dense(graph), use_host_varlen)
     module = graphs.flat_module(graph)
     for node in module.graph.nodes:
         node.target = decompositions.get(node.target, node.target)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.ir import Layout
+from headrace.ir import Layout, Program
 from headrace.target import Target
 from headrace.utils.forks import on_living_threads
 
@@ -23,6 +23,7 @@ class OnTensors:
     libraries: tuple[str, ...] = ("torch",)
     runs_code = True
     layout = Layout.PADDED
+    fills_rows = False
     ahead = False
     pools, tensors = True, True
 
@@ -30,6 +31,10 @@ class OnTensors:
     def target(self) -> Target:
         """The host."""
         return Target(self.name)
+
+    def layout_of(self, program: Program) -> Layout:
+        """The same for every program."""
+        return self.layout
 
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a contiguous tensor."""

@@ -34,12 +34,17 @@ class Onnx:
     libraries: tuple[str, ...] = ()
     runs_code = False
     layout = Layout.PADDED
+    fills_rows = False
     ahead, pools, tensors = False, False, False
 
     def __init__(self, provider: str | None = None, device: int | None = None) -> None:
         """`provider` is one of `PROVIDERS`, None for the best; `device` is one of several, by its number."""
         self._providers, self._device = find_providers(provider, device), device
         self._sessions: dict[Path, Session] = {}
+
+    def layout_of(self, program: Program) -> Layout:
+        """The same for every program."""
+        return self.layout
 
     @property
     def target(self) -> Target:

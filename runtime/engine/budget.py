@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from headrace.backends.interface import Backend
 from headrace.errors import OutOfMemoryError, warn
+from headrace.ir import Layout
 from headrace.runtime.engine.lane import Lane
 from headrace.runtime.engine.padded_batch import Step
 from headrace.runtime.engine.request import Asked
@@ -24,23 +26,24 @@ class Budget:
         self.tokens = tokens
         self._half: int | None = None
 
-    def plan(self, lane: Lane, left: Numbers, asked: Asked, most: int) -> Iterator[Step]:
-        """Steps of the requests that are left, by their place in the caller's list.
-
-        Args:
-            most: tokens that a step of the target holds.
-        """
+    def plan(self, lane: Lane, left: Numbers, asked: Asked, backend: Backend) -> Iterator[Step]:
+        """Steps of the requests that are left, by their place in the caller's list."""
+        own = {"fills": backend.fills_rows} if lane.program.form.layout is Layout.PACKED else {}
         steps = lane.batcher.plan(
             asked.lengths[left],
             lane.program,
-            step_tokens=self._half or most,
+            step_tokens=self._half or backend.step_tokens,
             batch_size=asked.batch_size,
             token_budget=None if self._half else self.tokens,
+            **own,
         )
         return (replace(step, requests=left[step.requests]) for step in steps)
 
     def halve(self, step: Step, asked: Asked, error: OutOfMemoryError, most: int) -> None:
         """Take half the tokens a step from here on, once; afterwards, and for a request alone, give up.
+
+        Args:
+            most: tokens that a step of the target holds.
 
         Raises:
             OutOfMemoryError: says which request or how many tokens did not fit, and what to do.

@@ -89,7 +89,7 @@ class Compiler:
     def _prepared(self, task: Task, others: tuple[OutputKind, ...]) -> Program:
         from headrace.lowering.pipeline import prepare
 
-        layout = Layout.CACHED if self.in_pieces else self._backend.layout
+        layout = Layout.CACHED if self.in_pieces else self._backend.layout_of(self._program)
         try:
             return prepare(self._program, task, layout, others, self.split)
         except TraceError as error:

@@ -308,7 +308,7 @@ class Engine:
     ) -> tuple[Numbers, list[Rows]]:
         """The one request of a call: what lets requests share a step and steps wait for each other takes time too."""
         (part,) = [part for part in parts if len(part)]
-        (step,) = self._budget.plan(lane, asked.take(part), asked, self.backend.step_tokens)
+        (step,) = self._budget.plan(lane, asked.take(part), asked, self.backend)
         try:
             outputs = self._outputs(lane, kinds, step, gathered(part))
         except OutOfMemoryError as error:
@@ -375,7 +375,7 @@ class Engine:
         for part in chain(parts, (NO_MORE,)):
             if not len(left := np.concatenate([held, asked.take(part)])):
                 continue
-            steps, held, begun = self._budget.plan(lane, left, asked, self.backend.step_tokens), NONE, 0
+            steps, held, begun = self._budget.plan(lane, left, asked, self.backend), NONE, 0
             while (step := next(steps, None)) is not None:
                 if step.open and begun and part is not NO_MORE:
                     held = step.requests
@@ -386,7 +386,7 @@ class Engine:
                 except OutOfMemoryError as error:
                     self._halve(step, asked, error)
                     left = np.concatenate([one.requests for one in (step, *steps)])
-                    steps = self._budget.plan(lane, left, asked, self.backend.step_tokens)
+                    steps = self._budget.plan(lane, left, asked, self.backend)
                 else:
                     asked.drop(step.requests)
                     yield step, outputs

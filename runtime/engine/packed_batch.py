@@ -18,6 +18,8 @@ from headrace.runtime.text.encoded import Tokens
 LEAST, CAPTURED, COARSE = 16, 2048, 128
 # A row that lacks less than this part of the budget has the budget's length, so that full rows have one length.
 FULL = 16
+# Of a program that is exported with any number of tokens.
+FEWEST = 2
 
 
 def row_of(tokens: int, budget: int) -> int:
@@ -36,6 +38,7 @@ def plan(
     step_tokens: int,
     batch_size: int | None = None,
     token_budget: int | None = None,
+    fills: bool = True,
 ) -> Iterator[Step]:
     """Fill rows with requests, longest first: tiles of like work, and memory that peaks at once.
 
@@ -46,12 +49,13 @@ def plan(
         step_tokens: tokens in a row that suit the target; one longer request still makes a row of its own.
         batch_size: requests in a row at most.
         token_budget: tokens in a row at most, filling included, in place of `step_tokens`.
+        fills: whether rows are filled to one of few lengths; else by a token where there is one alone.
     """
     budget, given = token_budget or step_tokens, np.asarray(lengths, np.int64)
     left = _Left(given) if len(given) != 1 else _One(int(given[0]))
     while left:
         requests, tokens = left.filled(budget, batch_size)
-        row = row_of(tokens, budget)
+        row = row_of(tokens, budget) if fills else max(tokens, FEWEST)
         length = max(tokens, min(row, token_budget)) if token_budget else row
         yield Step(requests, length, open=not left and length < budget)
 

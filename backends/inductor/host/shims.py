@@ -6,15 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from headrace.backends.inductor.host.dense import LINEAR_DENSE
 from headrace.backends.inductor.host.packed import LINEAR_PACKED
 from headrace.backends.inductor.host.paged import ATTENTION_PAGED_HOST
+from headrace.backends.inductor.host.varlen import ATTENTION_VARLEN_HOST
 from headrace.compat.torch import shims_option
 
 HERE = Path(__file__).parent
-# Of each operator, its file and the function that compiled code calls, by the names that it has for arguments.
+# In the order in which they need one another.
+FILES = ("tensors.h", "attention.h", "linear.h", "dense.h", "varlen.h")
+# Of each operator, its files and the function that compiled code calls, by the names that it has for arguments.
 CALLS = {
     ATTENTION_PAGED_HOST: (
-        "attention.h",
+        ("attention.h",),
         """aoti_torch_cpu_attention_paged_host(
             AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache,
             AtenTensorHandle v_cache, AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens,
@@ -26,11 +30,33 @@ CALLS = {
         }""",
     ),
     LINEAR_PACKED: (
-        "linear.h",
+        ("linear.h",),
         """aoti_torch_cpu_linear_packed(
             AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* scale, int64_t width,
             AtenTensorHandle* made) {
             *made = headrace::linear_packed(x, weight, scale, width);
+            return AOTI_TORCH_SUCCESS;
+        }""",
+    ),
+    LINEAR_DENSE: (
+        ("dense.h",),
+        """aoti_torch_cpu_linear_dense(
+            AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, AtenTensorHandle* residual,
+            AtenTensorHandle* scale, AtenTensorHandle* shift, int64_t width, int64_t activation, int64_t normed,
+            double eps, AtenTensorHandle* made) {
+            *made = headrace::linear_dense(
+                x, weight, bias, residual, scale, shift, width, activation, normed, eps);
+            return AOTI_TORCH_SUCCESS;
+        }""",
+    ),
+    ATTENTION_VARLEN_HOST: (
+        ("linear.h", "varlen.h"),
+        """aoti_torch_cpu_attention_varlen_host(
+            AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle cu_seqlens,
+            AtenTensorHandle* sinks, AtenTensorHandle* bias, double scale, int64_t relation, int64_t left,
+            int64_t right, double softcap, int64_t added, AtenTensorHandle* made) {
+            *made = headrace::attention_varlen(
+                q, k, v, cu_seqlens, sinks, bias, scale, relation, left, right, softcap, added);
             return AOTI_TORCH_SUCCESS;
         }""",
     ),
@@ -42,5 +68,6 @@ def shims(targets: Iterable[Any]) -> dict[str, Any]:
     called = [operator for operator in CALLS if operator in set(targets)]
     if not called:
         return {}
-    files = [(HERE / name).read_text() for name in ("tensors.h", *(CALLS[operator][0] for operator in called))]
+    needed = {"tensors.h", *(name for operator in called for name in CALLS[operator][0])}
+    files = [(HERE / name).read_text() for name in FILES if name in needed]
     return shims_option("\n".join(files), {operator: CALLS[operator][1] for operator in called})

@@ -7,6 +7,10 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -109,6 +113,35 @@ inline void narrow(const float* from, T* to, int64_t count) {
 
 inline float sum(const Vec& x) {
   return at::vec::vec_reduce_all<float>([](const Vec& one, const Vec& other) { return one + other; }, x);
+}
+
+// The numbers of a tensor in order, copied to `held` where they do not lie so.
+template <typename T>
+inline const T* in_order(const View& given, std::vector<T>& held) {
+  int64_t count = 1;
+  bool ordered = true;
+  for (int64_t place = given.dims - 1; place >= 0; --place) {
+    ordered = ordered && (given.sizes[place] == 1 || given.strides[place] == count);
+    count *= given.sizes[place];
+  }
+  if (ordered) return given.as<T>();
+  held.resize(count);
+  for (int64_t number = 0; number < count; ++number) {
+    int64_t from = 0;
+    for (int64_t place = given.dims - 1, left = number; place >= 0; left /= given.sizes[place--])
+      from += left % given.sizes[place] * given.strides[place];
+    held[number] = given.as<T>()[from];
+  }
+  return held.data();
+}
+
+// How many threads what is parallel has.
+inline int64_t threads() {
+#if defined(_OPENMP)
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
 }
 
 }  // namespace headrace

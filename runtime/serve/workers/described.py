@@ -58,10 +58,15 @@ class Elsewhere:
     dtypes: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     runs_code: bool = False
+    fills_rows: bool = False
 
     def __post_init__(self) -> None:
         """It is called as its kind is."""
         self.name = self.target.kind
+
+    def layout_of(self, program: Program) -> Layout:
+        """As it was said to lie."""
+        return self.layout
 
     def check(self, compiles: bool) -> None:
         """The other process did."""

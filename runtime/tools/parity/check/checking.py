@@ -139,8 +139,8 @@ def _run(bundle: Bundle, backend: Backend, dtype: str, analysed: Program) -> Run
     recording, requests = bundle.recording, bundle.requests
     if recording.task is Task.GENERATE:
         return Run(dtype, Layout.CACHED, _readings(bundle, dtype, generation.on_target(analysed, backend, requests)))
-    inside = insert_taps(analysed, recording.task, backend.layout)
-    answer = prepare(analysed, recording.task, backend.layout)
+    inside = insert_taps(analysed, recording.task, backend.layout_of(analysed))
+    answer = prepare(analysed, recording.task, backend.layout_of(analysed))
     rows = columns(together(inside, requests, on_target(inside, backend)), inside)
     rows.append(together(answer, requests, on_target(answer, backend)))
     readings = _readings(bundle, dtype, rows)

@@ -33,13 +33,13 @@ def narrow(run: Run, analysed: Program, bundle: Bundle, backend: Backend) -> Cul
     bad = next(place for place, reading in enumerate(run.readings) if not reading.passed)
     between = (run.readings[bad - 1].node if bad else BEGINNING, run.readings[bad].node)
     # Columns of the tapped program and nodes of the untapped one have the same names.
-    places = [tap.node for tap in insert_taps(analysed, task, backend.layout).nodes.taps]
-    program = prepare(analysed, task, backend.layout)
+    places = [tap.node for tap in insert_taps(analysed, task, backend.layout_of(analysed)).nodes.taps]
+    program = prepare(analysed, task, backend.layout_of(analysed))
     names = _between(program, places[:bad], places[bad] if bad < len(places) else None)
     unfound = Culprit("", "", "", between, in_float64=_parts_in_float64(run, bad, analysed, bundle))
     if not names or unfound.in_float64:
         return unfound
-    inside = insert_taps(analysed, task, backend.layout, names)
+    inside = insert_taps(analysed, task, backend.layout_of(analysed), names)
     best, own, got = (
         columns(together(inside, bundle.requests, run_), inside)
         for run_ in (in_float64(inside), interpreted(inside), on_target(inside, backend))

@@ -1,0 +1,121 @@
+"""Linear layers in a host's compiled code answer as their definition, and take in what follows them and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headrace import graphs
+from headrace.backends.inductor.host import dense
+from headrace.backends.inductor.memory import compose
+from headrace.backends.inductor.packages import compile_module
+from headrace.backends.inductor.runner import Runner
+from headrace.compat.torch_cpu import tile_dtypes
+
+# More than one tile of products deep, neither whole tiles wide; a row of the other has fewer numbers than a register.
+SIZES = ((72, 136), (1600, 70), (6, 10))
+ROWS = (1, 7, 64, 203)
+
+
+class Layers(nn.Module):
+    """Layers with everything that can follow one, of each size."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(*sizes: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(sizes, generator=generator).to(dtype) * sizes[-1] ** -0.5)
+
+        self.weights = nn.ParameterList(drawn(width, depth) for depth, width in SIZES)
+        self.rows = nn.ParameterList(drawn(3, width) for _, width in SIZES)
+
+    def forward(self, xs: list[Tensor], residuals: list[Tensor]) -> list[Tensor]:
+        made = []
+        for x, residual, weight, (bias, scale, shift) in zip(xs, residuals, self.weights, self.rows, strict=True):
+            plain = functional.linear(x, weight, bias)
+            activated = [functional.gelu, lambda y: functional.gelu(y, approximate="tanh"), torch.relu, functional.silu]
+            made += [each(functional.linear(x, weight, bias)) for each in activated]
+            made += [functional.linear(x, weight), residual + functional.linear(x, weight, bias).clone()]
+            made.append(functional.layer_norm(functional.linear(x, weight, bias) + residual, bias.shape, scale, shift))
+            made.append(functional.layer_norm(functional.gelu(functional.linear(x, weight)), bias.shape))
+            made.append(plain + functional.layer_norm(plain, bias.shape, scale, shift))  # read twice
+        return made
+
+
+def drawn(rows: int, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+    generator = torch.Generator().manual_seed(rows)
+    return tuple(
+        [torch.randn((1, rows, sizes[place]), generator=generator).to(dtype) for sizes in SIZES] for place in (0, 1)
+    )  # type: ignore[return-value]
+
+
+def exported(dtype: torch.dtype) -> Any:
+    rows = torch.export.Dim("rows", min=2)
+    each = [{1: rows}] * len(SIZES)
+    return torch.export.export(Layers(dtype), drawn(9, dtype), dynamic_shapes=(each, each))
+
+
+def called(program: Any) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def run(request: Any) -> tuple[torch.dtype, Callable[..., Any]]:
+    if request.param not in tile_dtypes():
+        pytest.skip(f"this processor multiplies no tiles of {request.param}")
+    module = graphs.flat_module(dense.use_dense(exported(request.param)))
+    example = tuple(x for part in drawn(9, request.param) for x in part)
+    code, weights = compile_module(module, example, {}, "layers")
+    return request.param, Runner(code.files(), compose(weights))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_it_answers_as_float64(rows: int, run: tuple[torch.dtype, Callable[..., Any]]) -> None:
+    dtype, code = run
+    given = drawn(rows, dtype)
+    wanted = Layers(dtype).double()(*([x.double() for x in part] for part in given))
+    bound = 1e-5 if dtype is torch.float32 else 1.2e-2
+    for one, other in zip(code([x for part in given for x in part]), wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=bound, atol=bound)
+
+
+def test_the_definition_answers_as_float64() -> None:
+    x, residual, weight = torch.randn(2, 5, 6), torch.randn(2, 5, 10), torch.randn(10, 6)
+    bias, scale, shift = torch.randn(3, 10)
+    for place, kind in enumerate(dense.ACTIVATIONS):
+        tiles = dense.pack_tiles(weight)
+        got = dense.LINEAR_DENSE(x, tiles, bias, residual, scale, shift, 10, place, True, 1e-5)
+        known = {"none": lambda y: y, "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh")}
+        activation = known.get(kind) or getattr(functional, kind)
+        wanted = activation(functional.linear(x.double(), weight.double(), bias.double())) + residual
+        wanted = functional.layer_norm(wanted, (10,), scale.double(), shift.double())
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_tiles_unpack_to_the_weight(dtype: torch.dtype) -> None:
+    weight = torch.randn(70, 6).to(dtype)
+    torch.testing.assert_close(dense.unpack_tiles(dense.pack_tiles(weight))[:70], weight, rtol=0, atol=0)
+
+
+def test_what_follows_a_layer_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "tile_dtypes", lambda: frozenset({torch.float32}))
+    left = called(dense.use_dense(exported(torch.float32)))
+    assert left.count("headrace.linear_dense.default") == 9 * len(SIZES)
+    # Of what is read twice the sum and the norm stay, and nothing else does.
+    assert left.count("aten.layer_norm.default") == left.count("aten.add.Tensor") == len(SIZES)
+    assert not [name for name in left if "linear.default" in name or "elu" in name]
+
+
+@pytest.mark.parametrize("dtypes", [frozenset(), frozenset({torch.bfloat16})], ids=["none", "others"])
+def test_layers_stay_where_the_processor_has_no_such_tiles(
+    dtypes: frozenset[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "tile_dtypes", lambda: dtypes)
+    assert "headrace.linear_dense.default" not in called(dense.use_dense(exported(torch.float32)))
