@@ -1,11 +1,12 @@
-// Causal attention over paged caches: of few queries key by key as the cache lies, of many by products of matrices.
+// Causal attention over paged caches: of few queries key by key as the cache lies, of many by products of
+// matrices, a tile of keys at a time.
 
 namespace headrace {
 
-// Of so many new tokens each key is read once for all; keys in a tile stay in the cache of a core for all queries.
+// Of so many new tokens each key is read once for all; values in a tile stay in the cache of a core for all queries.
 constexpr int64_t FEW_TOKENS = 4, TILE = 64;
-// Scores of a step of products at most.
-constexpr int64_t SCORES = 1 << 20, QUERIES = 64;
+// Of more, new tokens that share a reading of their keys, those of one product of them, and the keys of one.
+constexpr int64_t SPAN = 512, LEAST_SPAN = 32, QUERIES = 64, KEYS = 256;
 
 struct Paged {
   View q, k_cache, v_cache, blocks;
@@ -109,44 +110,96 @@ void attend_few(const Paged& p, T* out, int64_t sequence, int64_t head) {
     put(p, sums.data() + query * p.Dv, out, begin + query / p.groups, head * p.groups + query % p.groups);
 }
 
-// Many new tokens of a sequence: keys and values of a head side by side, and some queries at a time.
+// Scores [count] of a query, its highest so far and the sum of its weights, to weights; what is not in [begin, end) weighs
+// nothing. What was summed by the weights before shrinks by what is returned.
+inline float soften_more(
+    float* scores, int64_t count, int64_t begin, int64_t end, float cap, float& top, float& total) {
+  begin = std::min(begin, std::max<int64_t>(end, 0));
+  const int64_t from = begin / WIDTH * WIDTH, to = std::max(from, (end + WIDTH - 1) / WIDTH * WIDTH);
+  if (cap > 0)
+    for (int64_t place = from; place < to; place += WIDTH)
+      ((Vec::loadu(scores + place) / Vec(cap)).tanh() * Vec(cap)).store(scores + place);
+  std::fill_n(scores, from, 0.f);
+  if (to < count) std::fill(scores + to, scores + count, 0.f);
+  if (from == to) return 1;
+  std::fill(scores + from, scores + begin, -std::numeric_limits<float>::infinity());
+  std::fill(scores + end, scores + to, -std::numeric_limits<float>::infinity());
+  Vec most(top), sums(0.f);
+  for (int64_t place = from; place < to; place += WIDTH) most = at::vec::maximum(most, Vec::loadu(scores + place));
+  const float highest = at::vec::vec_reduce_all<float>(
+      [](const Vec& one, const Vec& other) { return at::vec::maximum(one, other); }, most);
+  for (int64_t place = from; place < to; place += WIDTH) {
+    const Vec own = (Vec::loadu(scores + place) - Vec(highest)).exp();
+    own.store(scores + place);
+    sums = sums + own;
+  }
+  const float shrunk = std::exp(top - highest);
+  top = highest;
+  total = total * shrunk + sum(sums);
+  return shrunk;
+}
+
+// Some new tokens of a sequence, the query heads of one head of keys: what each tile of keys adds to all their sums. It
+// takes as much whatever came before.
 template <typename T>
-void attend_many(const Paged& p, T* out, int64_t sequence) {
-  const int64_t begin = p.bounds[sequence], tokens = p.bounds[sequence + 1] - begin, held = p.context[sequence];
-  const int64_t lowest = p.first(held), count = held + tokens - lowest, groups = p.groups;
-  const int64_t step = std::clamp<int64_t>(SCORES / (groups * count), 1, QUERIES);
-  std::vector<float> keys(count * p.D), values(count * p.Dv), q(step * groups * p.D), sums(step * groups * p.Dv);
-  std::vector<float> scores(step * groups * count);
-  for (int64_t head = 0; head < p.kv_heads; ++head) {
-#pragma omp parallel for schedule(static)
-    for (int64_t place = 0; place < count; ++place) {
-      const int64_t row = p.row(sequence, lowest + place);
-      widen(at_row<T>(p.k_cache, row, head), keys.data() + place * p.D, p.D);
-      widen(at_row<T>(p.v_cache, row, head), values.data() + place * p.Dv, p.Dv);
+struct Span {
+  const Paged& p;
+  std::vector<float> keys, values, q, sums, top, total, scores;
+  int64_t begin = 0, place = 0, tokens = 0, head = 0;
+
+  Span(const Paged& paged, int64_t most)
+      : p(paged), keys(KEYS * p.D), values(KEYS * p.Dv), q(most * p.groups * p.D), sums(most * p.groups * p.Dv),
+        top(most * p.groups), total(most * p.groups), scores(std::min(most, QUERIES) * p.groups * KEYS) {}
+
+  // Tokens of the step from `begin_` on, at `place_` of their sequence.
+  void attend(T* out, int64_t sequence, int64_t begin_, int64_t place_, int64_t tokens_, int64_t head_) {
+    begin = begin_, place = place_, tokens = tokens_, head = head_;
+    for (int64_t query = 0; query < tokens * p.groups; ++query) {
+      const int64_t of = head * p.groups + query % p.groups;
+      float* own = q.data() + query * p.D;
+      widen(p.query<T>(begin + query / p.groups, of), own, p.D);
+      for (int64_t column = 0; column < p.D; ++column) own[column] *= p.scale;
+      top[query] = p.sinks ? p.sinks[of] : -std::numeric_limits<float>::infinity();
+      total[query] = p.sinks ? 1 : 0;
     }
-    for (int64_t token = 0; token < tokens; token += step) {
-      const int64_t queries = std::min(step, tokens - token) * groups, place = held + token;
-      const int64_t from = p.first(place) - lowest, width = place + queries / groups - lowest - from;
-      for (int64_t query = 0; query < queries; ++query) {
-        float* own = q.data() + query * p.D;
-        widen(p.query<T>(begin + token + query / groups, head * groups + query % groups), own, p.D);
-        for (int64_t column = 0; column < p.D; ++column) own[column] *= p.scale;
+    std::fill_n(sums.data(), tokens * p.groups * p.Dv, 0.f);
+    for (int64_t key = p.first(place); key < place + tokens; key += KEYS) {
+      const int64_t count = std::min(KEYS, place + tokens - key);
+      for (int64_t order = 0; order < count; ++order) {
+        const int64_t row = p.row(sequence, key + order);
+        widen(at_row<T>(p.k_cache, row, head), keys.data() + order * p.D, p.D);
+        widen(at_row<T>(p.v_cache, row, head), values.data() + order * p.Dv, p.Dv);
       }
-      multiply(Matrix(scores.data(), queries, width, width, 1), Matrix(q.data(), queries, p.D, p.D, 1),
-               Matrix(keys.data() + from * p.D, p.D, width, 1, p.D));
-#pragma omp parallel for schedule(static)
-      for (int64_t query = 0; query < queries; ++query) {
-        const int64_t own = place + query / groups;
-        const float* sink = p.sinks ? p.sinks + head * groups + query % groups : nullptr;
-        soften(scores.data() + query * width, width, p.first(own) - lowest - from, own + 1 - lowest - from, p.cap, sink);
-      }
-      multiply(Matrix(sums.data(), queries, p.Dv, p.Dv, 1), Matrix(scores.data(), queries, width, width, 1),
-               Matrix(values.data() + from * p.Dv, width, p.Dv, p.Dv, 1));
-      for (int64_t query = 0; query < queries; ++query)
-        put(p, sums.data() + query * p.Dv, out, begin + token + query / groups, head * groups + query % groups);
+      for (int64_t token = 0; token < tokens; token += QUERIES)
+        add(token, std::min(QUERIES, tokens - token), key, count);
+    }
+    for (int64_t query = 0; query < tokens * p.groups; ++query) {
+      float* own = sums.data() + query * p.Dv;
+      for (int64_t column = 0; column < p.Dv; ++column) own[column] /= total[query];
+      put(p, own, out, begin + query / p.groups, head * p.groups + query % p.groups);
     }
   }
-}
+
+  // What `count` keys from one on add to the sums of `some` tokens from one on.
+  void add(int64_t token, int64_t some, int64_t key, int64_t count) {
+    if (key >= place + token + some || key + count <= p.first(place + token)) return;
+    // A row of scores is as many registers, the numbers past the last key of no matter.
+    const int64_t queries = some * p.groups, from = token * p.groups, wide = (count + WIDTH - 1) / WIDTH * WIDTH;
+    float* own = sums.data() + from * p.Dv;
+    multiply(Matrix(scores.data(), queries, count, wide, 1), Matrix(q.data() + from * p.D, queries, p.D, p.D, 1),
+             Matrix(keys.data(), p.D, count, 1, p.D));
+    for (int64_t query = 0; query < queries; ++query) {
+      const int64_t at = place + token + query / p.groups;
+      const int64_t first = std::max<int64_t>(0, p.first(at) - key), end = std::min(count, at + 1 - key);
+      const float shrunk =
+          soften_more(scores.data() + query * wide, count, first, end, p.cap, top[from + query], total[from + query]);
+      if (shrunk != 1)
+        for (int64_t column = 0; column < p.Dv; ++column) own[query * p.Dv + column] *= shrunk;
+    }
+    add_product(Matrix(own, queries, p.Dv, p.Dv, 1), Matrix(scores.data(), queries, count, wide, 1),
+                Matrix(values.data(), count, p.Dv, p.Dv, 1));
+  }
+};
 
 template <typename T>
 void write_rows(const View& x, const View& cache, const View& slots) {
@@ -160,17 +213,35 @@ void write_rows(const View& x, const View& cache, const View& slots) {
   }
 }
 
+// Every core has some of the many new tokens of sequences, and of few new tokens some heads.
 template <typename T>
 void attend_all(const Paged& p, T* out, int64_t tokens, int64_t sequences) {
   const int64_t width = p.kv_heads * p.groups * p.Dv;
   std::fill(out + p.bounds[sequences] * width, out + tokens * width, T(0));
-  auto count = [&](int64_t sequence) { return p.bounds[sequence + 1] - p.bounds[sequence]; };
+  const int64_t share = tokens * p.kv_heads / omp_get_max_threads() + 1;
+  const int64_t most = std::min(std::clamp(share, LEAST_SPAN, SPAN), tokens);
   std::vector<int64_t> few;
-  for (int64_t sequence = 0; sequence < sequences; ++sequence)
-    if (count(sequence) > FEW_TOKENS)
-      attend_many<T>(p, out, sequence);
-    else if (count(sequence) > 0)
+  std::vector<std::array<int64_t, 2>> many;
+  for (int64_t sequence = 0; sequence < sequences; ++sequence) {
+    const int64_t begin = p.bounds[sequence], end = p.bounds[sequence + 1];
+    if (end - begin > FEW_TOKENS)
+      for (int64_t token = begin; token < end; token += most) many.push_back({sequence, token});
+    else if (end > begin)
       few.push_back(sequence);
+  }
+  if (!many.empty()) {
+#pragma omp parallel
+    {
+      Span<T> span(p, most);
+#pragma omp for schedule(dynamic)
+      for (int64_t pair = 0; pair < static_cast<int64_t>(many.size()) * p.kv_heads; ++pair) {
+        const auto [sequence, token] = many[pair / p.kv_heads];
+        const int64_t some = std::min<int64_t>(most, p.bounds[sequence + 1] - token);
+        const int64_t place = p.context[sequence] + token - p.bounds[sequence];
+        span.attend(out, sequence, token, place, some, pair % p.kv_heads);
+      }
+    }
+  }
 #pragma omp parallel for schedule(dynamic)
   for (int64_t pair = 0; pair < static_cast<int64_t>(few.size()) * p.kv_heads; ++pair)
     attend_few<T>(p, out, few[pair / p.kv_heads], pair % p.kv_heads);

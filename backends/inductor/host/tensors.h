@@ -4,6 +4,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <c10/util/Unroll.h>
+#include <omp.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
@@ -80,6 +81,10 @@ struct Matrix {
 
 inline void multiply(const Matrix& out, const Matrix& left, const Matrix& right) {
   check(aoti_torch_cpu_mm_out(out.handle, left.handle, right.handle));
+}
+
+inline void add_product(const Matrix& out, const Matrix& left, const Matrix& right) {
+  check(aoti_torch_cpu_addmm_out(out.handle, out.handle, left.handle, right.handle, 1, 1));
 }
 
 // As many numbers as a register holds, or the `count` that are left, the rest zeros.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ CASES = {
     "prefill": ((5, 17, 2), (0, 0, 0)),
     "mixed": ((1, 6, 1, 0, 3), (13, 5, 0, 7, 21)),
     "pieces": ((70, 9), (3, 140)),
+    "tiles": ((600, 5, 70, 1), (0, 900, 333, 2)),
 }
 # The kind, the window and the cap of scores. One compiled graph holds all.
 FORMS = (("causal", [-1, 0], 0.0), ("causal", [5, 0], 0.0), ("chunked", [5, 0], 0.0), ("causal", [-1, 0], 3.0))
@@ -105,3 +109,30 @@ def test_what_it_does_not_take_is_left_to_the_definition(changed: str) -> None:
     )
     use_host_attention(graph)
     assert (node.target is ATTENTION_PAGED) == (changed != "nothing")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the most that a process held is told by Linux")
+def test_what_came_before_takes_no_more_to_read(run: tuple[torch.dtype, Callable[..., Any]]) -> None:
+    """A head's keys of the longer text are 4 MiB, and so are its values and a step's scores where they lie whole."""
+    dtype, code = run
+    peaks: dict[int, list[int]] = {500: [], 40_000: []}
+    for held in [*peaks] * 3:
+        given = [*drawn((70, 9), (held, 140), dtype), torch.rand(HEADS)]
+        trim()
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        code(given)
+        peaks[held].append(resident("VmHWM") - before)
+    shorter, longer = map(min, peaks.values())
+    assert longer < shorter + 1024
+
+
+def trim() -> None:
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def resident(name: str) -> int:
+    """KiB."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])
