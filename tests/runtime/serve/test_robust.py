@@ -112,6 +112,33 @@ def test_a_text_at_which_a_batch_fails_fails_alone(models: Any, monkeypatch: pyt
     assert max(sizes) > 1
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_device_gets_its_next_batch_while_one_runs(models: Any, monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
+    model, run, begun, free = models["labeller"], models["labeller"].engine.answered, list[int](), threading.Event()
+
+    def waits(*args: Any, **options: Any) -> Any:
+        begun.append(1)
+        assert free.wait(30)
+        return run(*args, **options)
+
+    monkeypatch.setattr(model.engine.backend, "ahead", ahead)
+    wanted = model.classify(["w5", "w6"])
+    with monkeypatch.context() as patch, serving(models, "labeller") as server, ThreadPoolExecutor(2) as pool:
+        patch.setattr(model.engine, "answered", waits)
+        asked = []
+        for place in range(2):
+            body = {"inputs": f"w{5 + place}"}
+            asked.append(pool.submit(httpx2.post, f"{server.url}/predict", json=body, timeout=60))
+            until(lambda: f'task="classify"}} {len(asked)}.0' in server.client.get("/metrics").text)
+        if ahead:
+            until(lambda: len(begun) == 2)
+        time.sleep(0.05)  # much longer than a batch waits for others
+        assert len(begun) == 1 + ahead
+        free.set()
+        for one, right in zip(asked, wanted, strict=True):
+            assert one.result().json()[0]["label"] == right.label
+
+
 def test_what_is_too_much_is_told_to_come_again(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(models, "labeller", Limits(queue=2)) as server, blocked(monkeypatch, models["labeller"]) as free:
 
