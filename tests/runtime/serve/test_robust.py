@@ -412,6 +412,29 @@ def test_a_batch_departs_when_it_is_full_or_its_oldest_is_old() -> None:
     assert time.monotonic() - began > 0.2 > full
 
 
+def test_two_take_batches_of_one_gathering() -> None:
+    gathering, added = Gathering(full=10, delay=0.0002), [lot((3, 4), (2,)) for _ in range(300)]
+
+    def take() -> list[tuple[Lot, int]]:
+        found = list[tuple[Lot, int]]()
+        while batch := gathering.take():
+            found += [(piece.lot, text) for piece in batch for text in range(piece.begin, piece.end)]
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        takers = [pool.submit(take) for _ in range(2)]
+        for place, one in enumerate(added):
+            one.arrived = time.monotonic()
+            gathering.add(one)
+            time.sleep(0.0003 * (place % 3))
+        gathering.close()
+        found = [pair for taker in takers for pair in taker.result(30)]
+    assert sorted((id(one), text) for one, text in found) == sorted(
+        (id(one), text) for one in added for text in range(3)
+    )
+    assert gathering._tokens == 0
+
+
 def test_rows_that_come_in_parts() -> None:
     some = lot((1, 1), (1,), (1, 1))
     rows = np.arange(10.0, dtype=np.float32).reshape(5, 2)
