@@ -84,16 +84,17 @@ class Gathering:
     def take(self) -> list[Piece]:
         """The next batch, as soon as it departs; empty once all are taken and no more are to come."""
         with self._changed:
-            batch: list[Piece] = []
-            while not batch:
-                while not self._pieces:
-                    if self._closed:
-                        return []
+            while self._pieces or not self._closed:
+                # After a wait all is looked at anew: another thread may have taken what there was.
+                if not self._pieces:
                     self._changed.wait()
-                while (seconds := self._young()) > 0:
+                elif (seconds := self._young()) > 0:
                     self._changed.wait(seconds)
-                batch = list(self._filled())
-            return batch
+                elif batch := list(self._filled()):
+                    if self._pieces:
+                        self._changed.notify()
+                    return batch
+            return []
 
     def _young(self) -> float:
         """Seconds until what waits departs; none are left where it fills a batch."""
@@ -151,7 +152,7 @@ class Batcher:
         self._call, self._metrics, self._settle = call, metrics, settle
         backend = call.engine.backend
         self._full = max(FULL, backend.step_tokens)
-        self._gathering = Gathering(self._full, limits.delay)
+        self._gathering, self._putting = Gathering(self._full, limits.delay), threading.Lock()
         count = AHEAD if isinstance(backend, Memory) and backend.ahead else 1
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
         for thread in self._threads:
@@ -207,11 +208,12 @@ class Batcher:
             places, kept = numbers[order], _kept(rows, order)
             cuts = np.searchsorted(places, begins).tolist()
             over = list[Done]()
-            for piece, begin, first, last in zip(batch, begins, cuts, cuts[1:], strict=False):
-                if first < last:
-                    done = piece.lot.put(places[first:last] + (piece.begin - begin), kept[first:last])
-                    if done is not None:
-                        over.append(done)
+            with self._putting:  # the other texts of a lot may be of another thread's batch
+                for piece, begin, first, last in zip(batch, begins, cuts, cuts[1:], strict=False):
+                    if first < last:
+                        done = piece.lot.put(places[first:last] + (piece.begin - begin), kept[first:last])
+                        if done is not None:
+                            over.append(done)
             self._settle(over)
 
 

@@ -36,15 +36,16 @@ class Link(asyncio.Protocol):
 
     def post(self, *message: Any) -> None:
         """Send a tuple, from any thread; nothing where the other end is gone."""
-        self._loop.call_soon_threadsafe(self._write, 0, Parts((pickle.dumps(message, protocol=5),)))
+        self._queue(0, [pickle.dumps(message, protocol=5)])
 
     def send(self, message: Run | Rows) -> None:
         """Send a message of `FORMS`, from any thread, whose arrays stay as they are."""
-        form, parts = 1 if isinstance(message, Run) else 2, message.parts()
-        if threading.get_ident() == self._thread:
-            self._write(form, parts)
-        else:
-            self._loop.call_soon_threadsafe(self._write, form, parts)
+        self._queue(1 if isinstance(message, Run) else 2, message.parts())
+
+    def _queue(self, form: int, parts: Parts) -> None:
+        """Have it written behind all that was queued before."""
+        inside = threading.get_ident() == self._thread  # to wake the loop takes a call of the system
+        (self._loop.call_soon if inside else self._loop.call_soon_threadsafe)(self._write, form, parts)
 
     def _write(self, form: int, parts: Parts) -> None:
         if self._transport is not None and not self._transport.is_closing():

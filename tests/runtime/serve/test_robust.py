@@ -112,6 +112,33 @@ def test_a_text_at_which_a_batch_fails_fails_alone(models: Any, monkeypatch: pyt
     assert max(sizes) > 1
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_device_gets_its_next_batch_while_one_runs(models: Any, monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
+    model, run, begun, free = models["labeller"], models["labeller"].engine.answered, list[int](), threading.Event()
+
+    def waits(*args: Any, **options: Any) -> Any:
+        begun.append(1)
+        assert free.wait(30)
+        return run(*args, **options)
+
+    monkeypatch.setattr(model.engine.backend, "ahead", ahead)
+    wanted = model.classify(["w5", "w6"])
+    with monkeypatch.context() as patch, serving(models, "labeller") as server, ThreadPoolExecutor(2) as pool:
+        patch.setattr(model.engine, "answered", waits)
+        asked = []
+        for place in range(2):
+            body = {"inputs": f"w{5 + place}"}
+            asked.append(pool.submit(httpx2.post, f"{server.url}/predict", json=body, timeout=60))
+            until(lambda: f'task="classify"}} {len(asked)}.0' in server.client.get("/metrics").text)
+        if ahead:
+            until(lambda: len(begun) == 2)
+        time.sleep(0.05)  # much longer than a batch waits for others
+        assert len(begun) == 1 + ahead
+        free.set()
+        for one, right in zip(asked, wanted, strict=True):
+            assert one.result().json()[0]["label"] == right.label
+
+
 def test_what_is_too_much_is_told_to_come_again(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(models, "labeller", Limits(queue=2)) as server, blocked(monkeypatch, models["labeller"]) as free:
 
@@ -383,6 +410,29 @@ def test_a_batch_departs_when_it_is_full_or_its_oldest_is_old() -> None:
     gathering.add(lot((5,), age=0.0))
     assert len(gathering.take()) == 1
     assert time.monotonic() - began > 0.2 > full
+
+
+def test_two_take_batches_of_one_gathering() -> None:
+    gathering, added = Gathering(full=10, delay=0.0002), [lot((3, 4), (2,)) for _ in range(300)]
+
+    def take() -> list[tuple[Lot, int]]:
+        found = list[tuple[Lot, int]]()
+        while batch := gathering.take():
+            found += [(piece.lot, text) for piece in batch for text in range(piece.begin, piece.end)]
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        takers = [pool.submit(take) for _ in range(2)]
+        for place, one in enumerate(added):
+            one.arrived = time.monotonic()
+            gathering.add(one)
+            time.sleep(0.0003 * (place % 3))
+        gathering.close()
+        found = [pair for taker in takers for pair in taker.result(30)]
+    assert sorted((id(one), text) for one, text in found) == sorted(
+        (id(one), text) for one in added for text in range(3)
+    )
+    assert gathering._tokens == 0
 
 
 def test_rows_that_come_in_parts() -> None:
