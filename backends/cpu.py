@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from headrace.backends.inductor.compiled import Compiled, load_package
 from headrace.backends.inductor.tensors import OnTensors
-from headrace.errors import TargetError
+from headrace.backends.interface import Choice
+from headrace.compat.torch_cpu import multiplies_bfloat16, tile_dtypes
+from headrace.errors import TargetError, warn
 from headrace.ir import Layout, Program
 from headrace.utils.scratch import require_temporary
 
@@ -47,8 +50,17 @@ class Cpu(OnTensors):
                 'xcode-select --install), or use target="reference", which is slow and needs none.'
             )
 
+    def plan(self, program: Program) -> tuple[Choice, ...]:
+        """What multiplies, what attends and how the rows lie, for this processor."""
+        return tuple(_choices(program))
+
     def compile(self, program: Program) -> Compiled:
-        """Compile ahead of time."""
+        """Compile ahead of time; a warning says where bfloat16 is slower than float32 on this processor."""
+        if program.dtype == "bfloat16" and not multiplies_bfloat16():
+            warn(
+                "This processor has no products of bfloat16 (AVX512-BF16 or AMX), so that bfloat16 is slower than "
+                'float32 here. Pass dtype="float32" unless memory is what is short.'
+            )
         from headrace.backends.inductor.compile import compile_program  # and all of torch's compiler
 
         return compile_program(program)
@@ -56,3 +68,22 @@ class Cpu(OnTensors):
     def load(self, path: Path, program: Program) -> Compiled:
         """Load a saved package; needs no compiler."""
         return load_package(path, program)
+
+
+def _choices(program: Program) -> Iterator[Choice]:
+    capability, packed = torch.backends.cpu.get_cpu_capability(), program.form.layout is Layout.PACKED
+    if packed:
+        yield Choice("rows", "packed", "no padding is computed")
+    elif program.nodes.recurrent:
+        yield Choice("rows", "padded", "recurrences of several sequences are made in one go, of like length")
+    if program.nodes.attention and program.form.layout is not Layout.CACHED:
+        how = "each sequence alone, in C++ of Headrace" if packed else "scaled_dot_product_attention"
+        yield Choice("attention", how, "its rows are packed" if packed else "its rows are padded")
+    if getattr(torch, program.dtype) in tile_dtypes():
+        how = "tiles of packed weights, with norms, residuals and activations in the same pass"
+        yield Choice("products", how, f"{capability} multiplies tiles of {program.dtype}")
+    else:
+        yield Choice("products", "torch's", f"{capability} multiplies no tiles of {program.dtype}")
+    if program.dtype == "float32" and multiplies_bfloat16():
+        why = 'the model is held so, or it was asked for; dtype="bfloat16" multiplies twice as fast on this processor'
+        yield Choice("dtype", "float32", why)

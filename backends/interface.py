@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -116,13 +117,27 @@ class Quantizer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One decision: what it is about, what is done, and why."""
+
+    about: str
+    what: str
+    why: str
+
+
 @runtime_checkable
 class Planner(Protocol):
-    """A backend that says beforehand what it will do, and that has kernels of ours, which compile without a device."""
+    """A backend that says beforehand what it will do."""
 
-    def plan(self, program: Program) -> tuple[Any, ...]:
-        """The decisions about a program, each a `headrace.backends.gpu.plan.Choice`."""
+    def plan(self, program: Program) -> tuple[Choice, ...]:
+        """The decisions about a program of one task."""
         ...
+
+
+@runtime_checkable
+class KernelMaker(Protocol):
+    """A backend that has kernels of ours, which compile without a device."""
 
     def kernels(self, program: Program) -> list[Any]:
         """The kernels that a program runs, each a `headrace.backends.kernels.compile.aot.Kernel`."""

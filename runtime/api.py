@@ -14,7 +14,7 @@ from torch import nn
 from headrace import debug
 from headrace.backends import backend as find_backend
 from headrace.backends import target_of
-from headrace.backends.interface import Backend, Memory, Planner
+from headrace.backends.interface import Backend, KernelMaker, Memory, Planner
 from headrace.errors import HeadraceError, InputError, TargetError
 from headrace.frontend.load.checkpoint import Checkpoint, load
 from headrace.frontend.load.sentence_transformers.modules.pooling import pool_kind
@@ -158,12 +158,12 @@ class Lowered:
         """What the target will do with one task's program, and why; empty where there is nothing to choose.
 
         Returns:
-            A `headrace.backends.gpu.plan.Choice` for each decision.
+            A `headrace.backends.interface.Choice` for each decision.
         """
         chosen = self._chosen(task)
         if chosen is None or not isinstance(self.backend, Planner):
             return ()
-        return self.backend.plan(prepare(self.program, chosen, self.backend.layout))
+        return self.backend.plan(prepare(self.program, chosen, self.backend.layout_of(self.program)))
 
     @in_turn
     def kernels(self, task: str | None = None) -> list[Any]:
@@ -178,7 +178,7 @@ class Lowered:
             TargetError: the target has no such kernels, or the program runs none of them.
             TaskNotEnabledError: the task is not supported.
         """
-        if not isinstance(self.backend, Planner):
+        if not isinstance(self.backend, KernelMaker):
             raise TargetError(
                 f"The target {self.backend.name} has no kernels of Headrace's own; cuda and rocm have. Choose one, and "
                 "name an architecture where its device is not here: rocm:gfx942."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
@@ -12,19 +11,11 @@ from headrace.backends.gpu.cuda_graphs import LONGEST, SHORT_ROWS, capturable
 from headrace.backends.gpu.device import current
 from headrace.backends.gpu.stepping import ROOMS
 from headrace.backends.inductor.precision import PRECISION
+from headrace.backends.interface import Choice
 from headrace.backends.kernels.linear_activation.match import activations
 from headrace.backends.kernels.linear_activation.op import FEW
 from headrace.backends.kernels.tuning import PRODUCTS, family
 from headrace.ir import AttentionType, CacheKind, Layout, Program, State
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One decision: what it is about, what is done, and why."""
-
-    about: str
-    what: str
-    why: str
 
 
 def plan(program: Program, target: str, architecture: Architecture | None, padded: str) -> tuple[Choice, ...]:

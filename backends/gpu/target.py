@@ -16,11 +16,11 @@ from headrace.backends.gpu.architecture import ARCHITECTURES, of_vendor
 from headrace.backends.gpu.device import current, on_device
 from headrace.backends.gpu.executable import OfGraph, Packed, Padded, Placed
 from headrace.backends.gpu.memory import memory_told
-from headrace.backends.gpu.plan import Choice, plan
+from headrace.backends.gpu.plan import plan
 from headrace.backends.gpu.readback import Answer, Host
 from headrace.backends.gpu.stepping import Stepping
 from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions
-from headrace.backends.interface import Executable
+from headrace.backends.interface import Choice, Executable
 from headrace.backends.kernels.tuning import family
 from headrace.errors import TargetError
 from headrace.ir import Layout, Program

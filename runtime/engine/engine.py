@@ -197,7 +197,7 @@ class Engine:
         )  # fmt: skip
 
     def plan(self) -> tuple[Any, ...]:
-        """What the target does with what was compiled first, and why: a `headrace.backends.gpu.plan.Choice` each."""
+        """What the target does with what was compiled first, and why: a `headrace.backends.interface.Choice` each."""
         lane = next(iter(self.lanes.values()), None)
         if lane is None or lane.program.exported is None or not isinstance(self.backend, Planner):
             return ()

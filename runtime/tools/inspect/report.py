@@ -41,7 +41,7 @@ def explain(
         form: "text", below 100 columns, or "html", one page without outside resources.
         target: the one that it was lowered for.
         task: what a request without a task gets.
-        plan: what the target will do with that task's program, a `headrace.backends.gpu.plan.Choice` each.
+        plan: what the target will do with that task's program, a `headrace.backends.interface.Choice` each.
 
     Raises:
         InputError: there is no such form.

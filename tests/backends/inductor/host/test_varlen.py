@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from headrace import graphs
+from headrace.backends.inductor.compile import HOST
 from headrace.backends.inductor.host.varlen import use_host_varlen
 from headrace.backends.inductor.memory import compose
 from headrace.backends.inductor.packages import compile_module
 from headrace.backends.inductor.runner import Runner
-from headrace.ops.packed import ATTENTION_VARLEN
+from headrace.ir import PoolKind
+from headrace.ops.attention import pool_rows
+from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 
 HEADS, GROUPS, WIDTH, VALUES, FILLING = 4, 2, 24, 40, 3
 CASES = {"short": (1, 2, 0, 5), "long": (90, 33), "tiles": (32, 64, 31)}
@@ -87,3 +90,23 @@ def test_what_it_does_not_take_is_left_to_the_definition(changed: str) -> None:
     node = graph.call_function(ATTENTION_VARLEN, (*given, *form))
     use_host_varlen(graph)
     assert (node.target is ATTENTION_VARLEN) == (changed != "nothing")
+
+
+class Pools(nn.Module):
+    """Every way to pool, as compiled code makes it."""
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
+        return [HOST[POOL_VARLEN](hidden, cu_seqlens, kind.value) for kind in PoolKind]
+
+
+def test_pools_of_a_row_answer_as_those_of_each_sequence() -> None:
+    counts, generator = (3, 1, 9), torch.Generator().manual_seed(0)
+    hidden = torch.randn((1, sum(counts) + FILLING, 20), generator=generator)
+    given = hidden, torch.tensor([0, *counts]).cumsum(0).int()
+    rows, ends = torch.export.Dim("rows", min=2), torch.export.Dim("ends", min=3)
+    made = torch.export.export(Pools(), given, dynamic_shapes=({1: rows}, {0: ends}))
+    code, weights = compile_module(graphs.flat_module(made), given, {}, "pools")
+    got = Runner(code.files(), compose(weights))(given)
+    for kind, one in zip(PoolKind, got, strict=True):
+        each = [pool_rows(part, torch.ones(part.shape[:2]), kind.value) for part in hidden.split([*counts, FILLING], 1)]
+        torch.testing.assert_close(one, torch.cat(each[:-1]))

@@ -1,0 +1,78 @@
+"""The CPU target says what it does with a program, and follows what torch says of the processor."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from headrace.backends import cpu
+from headrace.backends.inductor import compile as compiler
+from headrace.compat import torch_cpu
+from headrace.errors import HeadraceWarning
+from headrace.ir import AttentionType, Layout
+from tests.synthetic import facts
+
+FLOAT, HALF = torch.float32, torch.bfloat16
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def have(capability: str, bfloat16: bool, amx: bool = False) -> None:
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("capability", "bfloat16", "amx", "dtypes"),
+    [
+        ("AVX512", True, False, {FLOAT, HALF}),
+        ("AVX512", False, True, {FLOAT, HALF}),
+        ("AVX512", False, False, {FLOAT}),
+        ("AVX2", True, True, set()),
+        ("DEFAULT", False, False, set()),
+    ],
+    ids=["bf16", "amx", "avx512", "avx2", "default"],
+)
+def test_tiles_are_of_what_the_processor_multiplies(
+    capability: str, bfloat16: bool, amx: bool, dtypes: set[torch.dtype], processor: Any
+) -> None:
+    processor(capability, bfloat16, amx)
+    assert torch_cpu.tile_dtypes() == dtypes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("there", [True, False], ids=["products", "none"])
+def test_bfloat16_is_warned_of_where_it_is_slower(
+    dtype: str, there: bool, processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor("AVX512", there)
+    done: list[Any] = []
+    monkeypatch.setattr(compiler, "compile_program", done.append)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        cpu.Cpu().compile(facts(dtype=dtype))
+    told = [str(one.message) for one in said if issubclass(one.category, HeadraceWarning)]
+    assert len(done) == 1
+    assert [("no products of bfloat16" in one) for one in told] == [True] * (dtype == "bfloat16" and not there)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["products", "none"])
+def test_the_plan_names_what_multiplies_and_what_would_be_faster(there: bool, processor: Any) -> None:
+    processor("AVX512", there)
+    program = facts(AttentionType.ENCODER_ONLY)
+    plan = {choice.about: f"{choice.what}: {choice.why}" for choice in cpu.Cpu().plan(program)}
+    assert "tiles of float32" in plan["products"]
+    assert ("bfloat16" in plan.get("dtype", "")) == there
+    processor("AVX2", there)
+    plan = {choice.about: f"{choice.what}: {choice.why}" for choice in cpu.Cpu().plan(program)}
+    assert plan["products"] == "torch's: AVX2 multiplies no tiles of float32"
+
+
+def test_programs_are_packed() -> None:
+    assert cpu.Cpu().layout_of(facts(AttentionType.ENCODER_ONLY)) is Layout.PACKED
