@@ -39,7 +39,7 @@ ARRAYS = ("pixel_values", "input_values", "input_features")
 TOKENS = (Role.IDS, Role.PADDING, Role.POSITIONS, Role.TYPES, Role.TARGET_IDS, Role.TARGET_PADDING)
 ROLES = dict(zip(FED, TOKENS, strict=True)) | dict.fromkeys(ARRAYS, Role.ARRAY)
 # Arguments that would make a model keep state or return more than is served.
-SWITCHES = {"use_cache": False, "return_dict": True}
+SWITCHES = {"use_cache": False, "use_mems": False, "return_dict": True}
 # What a chain of sentence-transformers' modules makes, by its name there.
 MADE = {
     OutputKind.EMBEDDING: VECTOR,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import sysconfig
-from collections.abc import Iterator
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -16,6 +13,7 @@ from headrace.compat.torch import (
     GuardOnDataDependentSymNode,
 )
 from headrace.frontend.eager.signature import DECODED, Served
+from headrace.frontend.export.fixed_length import fixed_length, innermost, passed_by
 from headrace.frontend.export.loop_diagnosis import culprit
 
 # What torch raises where code asks for a number or a size that only the values of a tensor say.
@@ -27,24 +25,24 @@ GUARD = re.compile(r"the generated guard ([^\n]+?)(?=Specializations|Constraints
 # One size between two bounds, and what has one size alone.
 ALONE = re.compile(r"(\d+) <= (\w+) and \2 <= \1")
 FIXED = re.compile(r"Specializations unexpectedly required \(([\w, ]+)\)")
-# Torch, Python's library, Headrace and code that has no file are no code of the model.
-FOREIGN = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[2]}/", "<")
-LIBRARY = f"{sysconfig.get_path('stdlib')}/"
 
 
-def explain(error: Exception, served: Served, inputs: dict[str, torch.Tensor], longest: int | None) -> str:
+def explain(
+    error: Exception, served: Served, inputs: dict[str, torch.Tensor], longest: int | None, again: Callable[[], object]
+) -> str:
     """The whole refusal.
 
     Args:
         longest: the longest sequence that the model takes.
+        again: exports once more, which fails again.
     """
     chain = list(_chain(error))
-    place = next((found for one in reversed(chain) if (found := _place(one)) is not None), None)
+    lines = (innermost(passed_by(one.__traceback__)) for one in reversed(chain))
     if any(isinstance(one, BY_VALUES) for one in chain):
-        where = f"{place} decides" if place else "its code decides"
-        why = f"{where} by what the inputs hold, and one graph has to do for all texts"
+        where = next((line for line in lines if line is not None), "its code")
+        why = f"{where} decides by what a tensor holds, and one graph has to do for all texts"
     else:
-        why = culprit(served, inputs, longest)
+        why = culprit(served, inputs, longest, fixed_length(again, longest))
     said = _gist(error)
     return (
         f"The model's code cannot be exported with a dynamic batch and sequence: {why}.{said} (HEADRACE_DEBUG=4 shows "
@@ -56,21 +54,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _place(error: BaseException) -> str | None:
-    """The innermost line of the model's own code that the error came through."""
-    found: FrameType | None = None
-    line, traceback = 0, error.__traceback__
-    while traceback is not None:
-        if not _foreign(traceback.tb_frame.f_code.co_filename):
-            found, line = traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
-    return f"{found.f_code.co_qualname} in {Path(found.f_code.co_filename).name}, line {line}," if found else None
-
-
-def _foreign(file: str) -> bool:
-    return file.startswith(FOREIGN) or (file.startswith(LIBRARY) and "-packages" not in file)
 
 
 def _gist(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from headrace.frontend.eager.signature import Served
 from headrace.frontend.export.errors import explain
 from headrace.frontend.export.runtime_asserts import BrokenAssertion, broken_assertion, holds_to
 from headrace.frontend.export.silence import prints_silenced
-from headrace.frontend.export.workarounds import any_length
+from headrace.frontend.export.workarounds import FlatRows, any_length
 from headrace.ir import SEQUENCE, TARGET, Axis, Input
 
 # Bounds at or below this would be the sample's own length.
@@ -59,7 +60,9 @@ def export(
         try:
             return _within_bounds(served, inputs, given, bound)
         except Exception as error:
-            raise TraceError(explain(error, served, inputs, bound)) from error
+            options: dict[str, Any] = {"kwargs": inputs, "dynamic_shapes": _dimensions(given, bound), "strict": False}
+            again = partial(_traced, served, **options)
+            raise TraceError(explain(error, served, inputs, bound, again)) from error
 
 
 def _within_bounds(
@@ -107,8 +110,9 @@ def _exported(
         return _asserting(served, options, given, bound)
     except BrokenAssertion:
         # What is decided by whether a part of a text is one token long is how memory is laid out, mostly.
-        with any_length(), suppress(Exception):
-            return _asserting(served, options, given, bound)
+        for otherwise in (FlatRows, any_length):
+            with otherwise(), suppress(Exception):
+                return _asserting(served, options, given, bound)
         raise
 
 

@@ -14,11 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from headrace.frontend.capture.recurrences import FUNCTIONS
 from headrace.frontend.eager.borrowed import borrowed
+from headrace.frontend.export.fixed_length import Line
 
 # Far enough apart that a loop over blocks of a usual size turns more often, too, at the middle and again at the end.
 SHORT, LONG = 3, 601
 TORCH = str(Path(torch.__file__).parent)
 
+# A function and its file.
 Place = tuple[str, str]
 
 
@@ -38,12 +40,13 @@ class _Callers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def culprit(model: nn.Module, inputs: Mapping[str, Tensor], longest: int | None) -> str:
+def culprit(model: nn.Module, inputs: Mapping[str, Tensor], longest: int | None, fixed: Line | None) -> str:
     """What fixes a length of the model, in words, as far as running it tells.
 
     Args:
         inputs: ones that it takes; loops are looked for where all are int64 [batch, sequence].
         longest: the longest sequence that it takes.
+        fixed: the line that fixes a length, where one was found.
     """
 
     def run(length: int) -> None:
@@ -55,17 +58,19 @@ def culprit(model: nn.Module, inputs: Mapping[str, Tensor], longest: int | None)
         found = looping(run, min(LONG, longest or LONG)) if plain else None
     except Exception:
         found = None  # the export failed already: what a longer text does to the model is beside the point
-    if found is None:
-        return "something in it fixes a length"
+    if found is None or (fixed is not None and fixed[:2] != found):
+        # What more calls are made of past some length need be no loop.
+        does = "does for some lengths what it does not for others, and one graph has to do for all"
+        return f"{fixed} {does}" if fixed is not None else "something in it fixes a length"
     return (
-        f"{found} loops over the tokens, which fixes their number. The loops that become operators are those of "
-        f"{', '.join(sorted(FUNCTIONS))} and of a few classes"
+        f"{' in '.join(found)} loops over the tokens, which fixes their number. The loops that become operators are "
+        f"those of {', '.join(sorted(FUNCTIONS))} and of a few classes"
     )
 
 
 @torch.no_grad()
-def looping(run: Callable[[int], object], longest: int = LONG) -> str | None:
-    """The function whose torch calls grow most with the length that is run, as `name in file`; None where none do.
+def looping(run: Callable[[int], object], longest: int = LONG) -> Place | None:
+    """The function whose torch calls grow most with the length that is run; None where none do.
 
     A loop turns more often from any length to a longer one: code that takes another way past some length calls torch
     more often once, and code that halves calls it ever less.
@@ -79,5 +84,4 @@ def looping(run: Callable[[int], object], longest: int = LONG) -> str | None:
     grown = {place: first[place] + second[place] for place in first if 2 * second[place] >= first[place]}
     if not grown:
         return None
-    name, file = max(grown, key=lambda place: grown[place])
-    return f"{name} in {file}"
+    return max(grown, key=lambda place: grown[place])

@@ -1,4 +1,4 @@
-"""Texts that a model shifts to the right to make its decoder's target, in a form that exports at any length."""
+"""What a model's code does with rows, in forms that export at any length."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ class WholeRows(TorchFunctionMode):
         if func is Tensor.__setitem__ and _is_tail(*args):
             rows, index, tail = args
             return rows.copy_(torch.cat([rows[..., : index[-1].start], tail.to(rows.dtype)], -1))
+        return func(*args, **(kwargs or {}))
+
+
+class FlatRows(TorchFunctionMode):
+    """`rows.reshape(...)` by way of a copy in one dimension.
+
+    Which dimensions of the two shapes hold the same elements hangs on the sizes, and the export would ask for it.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Copy such rows first; anything else is as it was."""
+        if func in (Tensor.reshape, torch.reshape):
+            args = (args[0].clone(memory_format=torch.contiguous_format).view(-1), *args[1:])
         return func(*args, **(kwargs or {}))
 
 

@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
     GuardOnDataDependentSymNode,
+    ShapeEnv,
     free_symbols,
     free_unbacked_symbols,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Standing",
     "TorchDispatchMode",
     "argument_names",
+    "asked_of_sizes",
     "compile_code",
     "compiler_settings",
     "enable_python_dispatcher",
@@ -61,6 +63,7 @@ __all__ = [
     "shapes_at_once",
     "shims_option",
     "size_bounds",
+    "size_symbols",
     "specialized_floats",
     "while_loop",
     "without_code",
@@ -214,6 +217,29 @@ class Standing(Tensor):
 def oblivious_sizes(oblivious: bool = True) -> AbstractContextManager[Any]:
     """Let sizes of zero and one be sizes as any other: nothing is decided by them alone."""
     return shapes.patch(backed_size_oblivious=oblivious)  # type: ignore[attr-defined, no-any-return]
+
+
+@contextmanager
+def asked_of_sizes(note: Callable[[Any, Any], object]) -> Iterator[None]:
+    """Tell of each expression of symbolic sizes whose value a trace asks for, and of the value, by whom it is asked."""
+    before: Any = ShapeEnv.evaluate_expr
+
+    def evaluate(shapes: ShapeEnv, asked: Any, *args: Any, **named: Any) -> Any:
+        value = before(shapes, asked, *args, **named)
+        if size_symbols(asked):
+            note(asked, value)
+        return value
+
+    ShapeEnv.evaluate_expr = evaluate  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ShapeEnv.evaluate_expr = before  # type: ignore[method-assign]
+
+
+def size_symbols(asked: Any) -> set[Any]:
+    """The symbols of an expression that stand for sizes of inputs; not those for what tensors hold."""
+    return {one for one in getattr(asked, "free_symbols", ()) if str(one).startswith("s")}
 
 
 def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:

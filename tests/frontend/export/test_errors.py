@@ -40,9 +40,14 @@ def by_length(rows):
     return rows * 2 if rows.shape[1] % 2 else rows
 
 
+def by_number(rows):
+    return rows * float(rows.shape[1])
+
+
 REASONS = [
-    (by_values, r"by_values in test_errors.py, line \d+, decides by what the inputs hold"),
-    (by_length, "something in it fixes a length"),
+    (by_values, r"by_values in test_errors.py, line \d+, decides by what a tensor holds, and one graph"),
+    (by_length, r"by_length in test_errors.py, line \d+, does for some lengths what it does not for others"),
+    (by_number, r"by_number in test_errors.py, line \d+, does for some lengths what it does not for others"),
 ]
 
 

@@ -49,4 +49,6 @@ def test_the_loop_is_named_where_a_function_of_torch_is_between():
         for _ in range(length):
             nn.functional.gelu(nn.functional.layer_norm(torch.ones(2, 4), (4,)))
 
-    assert looping(run).startswith("test_the_loop_is_named_where_a_function_of_torch_is_between.<locals>.run in ")
+    name, file = looping(run)
+    assert name == "test_the_loop_is_named_where_a_function_of_torch_is_between.<locals>.run"
+    assert file == "test_loop_diagnosis.py"

@@ -5,7 +5,10 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
-from headrace.frontend.export.workarounds import WholeRows, any_length
+from headrace.frontend.export.workarounds import FlatRows, WholeRows, any_length
+from headrace.frontend.trace import trace
+from tests.coverage.configs import tiny_model
+from tests.tiny import checkpoint
 
 
 class Shift(nn.Module):
@@ -55,3 +58,19 @@ def test_a_write_means_what_it_did(write):
     with WholeRows():
         write(under)
     assert torch.equal(plain, under)
+
+
+def test_a_shape_means_what_it_did():
+    rows = torch.arange(24).reshape(2, 3, 4)[:, 1:]
+    with FlatRows():
+        assert torch.equal(rows.reshape(2, 4, -1), torch.reshape(rows, (2, 4, 2)))
+        assert rows.reshape((4, 4)).tolist() == rows.flatten(0, 1).tolist()
+    assert rows.tolist() == [[[4, 5, 6, 7], [8, 9, 10, 11]], [[16, 17, 18, 19], [20, 21, 22, 23]]]
+
+
+def test_relative_shifts_and_memories_of_the_last_tokens_export_at_any_length():
+    """XLNet's: scores are shifted in another shape, and what would be remembered is at most 512 tokens."""
+    program = trace(checkpoint(tiny_model("xlnet", "AutoModel"))).program
+    assert program.facts.limits.length is None
+    (sequence,) = {axis for one in program.signature.inputs for axis in one.axes[1:]}
+    assert sequence.least == 1

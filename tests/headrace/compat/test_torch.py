@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import Dim, export
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from headrace.compat.torch import shapes_at_once, without_code, without_stacks
+from headrace.compat.torch import asked_of_sizes, shapes_at_once, without_code, without_stacks
 
 OPERATORS = (torch.ops.aten.linear.default, torch.ops.aten.layer_norm.default)
 
@@ -98,3 +98,17 @@ def test_the_operators_are_as_they_were_afterwards():
     with pytest.raises(KeyError), shapes_at_once():
         raise KeyError
     assert [dict(operator.py_kernels) for operator in OPERATORS] == before
+
+
+def test_what_a_trace_asks_of_sizes_is_told_while_it_asks():
+    class Asking(nn.Module):
+        def forward(self, rows):
+            return rows * 2 if rows.shape[1] % 2 else rows
+
+    told = []
+    with asked_of_sizes(lambda asked, answer: told.append((asked, answer))), pytest.raises(Exception, match="sequence"):
+        export(Asking(), (torch.ones(3, 5),), dynamic_shapes=({1: Dim("sequence", min=1)},), strict=False)
+    assert any("Mod" in str(asked) and bool(answer) for asked, answer in told)
+    count = len(told)
+    export(nn.Identity(), (torch.ones(3, 5),), dynamic_shapes=({1: Dim("sequence", min=1)},), strict=False)
+    assert len(told) == count

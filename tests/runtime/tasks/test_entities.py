@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +32,6 @@ from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.texts import Texts
 from tests.synthetic import token_inputs
 
-JOINING: tuple[Aggregation, ...] = ("simple", "first", "average", "max")
 TEXTS = [
     "My name is Mary Jane Watson-Parker and I live at 12 Baker Street, London NW1 6XE.",
     "Reach Jean-François O'Neill (jf.oneill+spam@example.co.uk) or call +44 20 7946 0958!",
@@ -157,34 +155,6 @@ def test_entities_equal_those_of_transformers(recogniser: Any, aggregation: Aggr
     for text, ours in zip(TEXTS, found, strict=True):
         assert_same(ours, as_entities(peer(text, ignore_labels=ignored)))
     assert sum(map(len, found)) >= 10
-
-
-LONG = "\n".join(TEXTS[:2] + TEXTS[4:7]) * 2
-
-
-@pytest.mark.parametrize(("limit", "stride"), [(64, 16), (32, 8)])
-@pytest.mark.parametrize("aggregation", JOINING)
-def test_windows_of_a_long_text_equal_those_of_transformers(
-    recogniser: Any, aggregation: Aggregation, limit: int, stride: int
-) -> None:
-    """Its entities are ours but for those that end within a word, where a window of its own cut the word in two."""
-    theirs = as_entities(peer_of(recogniser, aggregation, limit, stride=stride)(LONG))
-    asked = Asked(wordpiece_tokenizer(), read(recogniser), recogniser, limit)
-    (ours,) = token_classify(asked, LONG, aggregation, stride=stride)
-    whole = [one for one in theirs if aggregation == "simple" or not cuts_a_word(LONG, one)]
-    scores = {place(one): one.score for one in ours}
-    lacking = [one for one in whole if place(one) not in scores]
-    # What transformers splits where two windows meet is one to us.
-    assert all(any(one.start <= part.start and part.end <= one.end for one in ours) for part in lacking)
-    for one in whole:
-        assert scores.get(place(one), one.score) == pytest.approx(one.score, abs=1e-5)
-    assert len(lacking) <= 0.05 * len(theirs)
-    assert not any(cuts_a_word(LONG, one) for one in ours if aggregation != "simple")
-    assert all(one.end <= after.start for one, after in pairwise(ours))
-
-
-def cuts_a_word(text: str, one: Entity) -> bool:
-    return any(text[at - 1 : at].isalnum() and text[at : at + 1].isalnum() for at in (one.start, one.end))
 
 
 def wordpiece_tokenizer() -> Any:
