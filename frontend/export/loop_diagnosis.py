@@ -84,4 +84,5 @@ def looping(run: Callable[[int], object], longest: int = LONG) -> Place | None:
     grown = {place: first[place] + second[place] for place in first if 2 * second[place] >= first[place]}
     if not grown:
         return None
-    return max(grown, key=lambda place: grown[place])
+    most: Place = max(grown, key=lambda place: grown[place])
+    return most

@@ -230,7 +230,7 @@ def asked_of_sizes(note: Callable[[Any, Any], object]) -> Iterator[None]:
             note(asked, value)
         return value
 
-    ShapeEnv.evaluate_expr = evaluate  # type: ignore[method-assign]
+    ShapeEnv.evaluate_expr = evaluate  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:

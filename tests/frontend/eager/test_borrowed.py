@@ -206,7 +206,7 @@ def long_rope(**changes):
 
 @pytest.mark.skipif(TRACES_LONG_ROPE, reason="transformers 5.21 chooses between the two by a tensor")
 def test_long_rope_that_chooses_by_a_number_is_refused():
-    with pytest.raises(TraceError, match=r"longrope_frequency_update.*decides by what the inputs hold"):
+    with pytest.raises(TraceError, match=r"longrope_frequency_update.*decides by what a tensor holds"):
         trace(checkpoint(long_rope()))
 
 

@@ -49,6 +49,5 @@ def test_the_loop_is_named_where_a_function_of_torch_is_between():
         for _ in range(length):
             nn.functional.gelu(nn.functional.layer_norm(torch.ones(2, 4), (4,)))
 
-    name, file = looping(run)
-    assert name == "test_the_loop_is_named_where_a_function_of_torch_is_between.<locals>.run"
-    assert file == "test_loop_diagnosis.py"
+    name = "test_the_loop_is_named_where_a_function_of_torch_is_between.<locals>.run"
+    assert looping(run) == (name, "test_loop_diagnosis.py")

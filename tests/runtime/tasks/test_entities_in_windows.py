@@ -28,8 +28,9 @@ LONG = "\n".join(TEXTS[:2] + TEXTS[4:7]) * 2
 class WholeWords(TokenClassificationPipeline):
     """The pipeline, each of whose windows holds whole words alone. All else is its own code."""
 
-    def postprocess(self, all_outputs: Any, **options: Any) -> Any:
-        return super().postprocess(with_whole_words(self.tokenizer, list(all_outputs)), **options)
+    def postprocess(self, *given: Any, **options: Any) -> Any:
+        outputs, *others = given
+        return super().postprocess(with_whole_words(self.tokenizer, list(outputs)), *others, **options)
 
 
 def with_whole_words(tokenizer: Any, outputs: list[Any]) -> list[Any]:
