@@ -35,6 +35,7 @@ CASES = [
 ]
 # The compiled graph is the same IR: one of each kind, and one of what differs in weights alone.
 COMPILED = {"vit", "clip-vision", "wav2vec2"}
+OTHERS = pytest.mark.slow(reason="as others of its kind, which are in every run, but for weights and shapes")
 SLOW = {
     ("wav2vec2", "cpu"),
     ("clip-vision", "cpu"),
@@ -46,9 +47,7 @@ SLOW = {
 
 def cases() -> list[Any]:
     return [
-        pytest.param(
-            *case, target, id=f"{case[0]}-{case[2]}-{target}", marks=[pytest.mark.slow] * ((case[0], target) in SLOW)
-        )
+        pytest.param(*case, target, id=f"{case[0]}-{case[2]}-{target}", marks=[OTHERS] * ((case[0], target) in SLOW))
         for case in CASES
         for target in ("reference", "cpu")
         if target == "reference" or case[0] in COMPILED

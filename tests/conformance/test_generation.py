@@ -22,7 +22,7 @@ TEXTS = (
     *(SHARED + asked for asked in ("What is a whale?", "What is a star?", "Who wrote Hamlet?", "Why is the sky blue?")),
 )  # fmt: skip
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="on compiled targets: test_decoding.py has the same loops on the reference")
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ SHAPES = ((1,), (7,), (5, 9, 2), (1, 30), (33, 20, 33, 6), (48, 3))
 # Token ids and types.
 Request = tuple[list[int], list[int]]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(reason="every profile of every kind of model: tests/backends/onnx has a part of them")
 
 
 def model_and_lowered(name: str, head: str, pool: str | None) -> tuple[Any, Any]:

@@ -62,8 +62,9 @@ def made() -> Any:
     return make
 
 
+CLASSIFIERS = pytest.mark.slow(reason="compiled classifiers: rxnfp_cls is compiled by default")
 # Compiled, the graphs are those of tests/conformance/test_tasks.py but for the head's last product.
-MARKS: dict[str, Any] = {"cpu": [pytest.mark.slow], "onnx": [], **GPUS}
+MARKS: dict[str, Any] = {"cpu": [CLASSIFIERS], "onnx": [], **GPUS}
 
 
 @pytest.mark.parametrize(

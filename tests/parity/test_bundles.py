@@ -70,14 +70,14 @@ def test_no_false_alarm(traces: Any, remembered: Any) -> None:
 SWEPT = ["bert-embed", "modernbert-token-classify", "qwen3-classify", "gemma3-embed", "t5-classify", "mamba2-embed"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="every bundle, dtype, target and seed: one of each target is checked by default")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SWEPT)
 def test_no_false_alarm_in_twenty_seeds(name: str, target: str, traces: Any, remembered: Any) -> None:
     honest(named(name), target, ("float32", "float16", "bfloat16"), range(1, 21), traces, remembered)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="every bundle, dtype, target and seed: one of each target is checked by default")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_bundle(case: Case, target: str, parity: Any) -> None:
@@ -90,7 +90,7 @@ def test_every_bundle(case: Case, target: str, parity: Any) -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="every bundle, dtype, target and seed: one of each target is checked by default")
 @pytest.mark.parametrize("checker", TARGETS)
 @pytest.mark.parametrize("recorder", TARGETS)
 def test_record_on_one_check_on_another(recorder: str, checker: str, tmp_path: Path, parity: Any) -> None:

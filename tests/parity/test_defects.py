@@ -43,7 +43,9 @@ SEEDED = [
 ]
 
 
-HALVES = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES[1:]]
+HALVES = [
+    pytest.param(dtype, marks=pytest.mark.slow(reason="each defect in half precision too")) for dtype in DTYPES[1:]
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", *HALVES])

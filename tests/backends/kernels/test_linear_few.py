@@ -190,15 +190,16 @@ def interpreted_graph(name: str) -> None:
     assert rmse(found, wide.double()) <= 1.5 * rmse(plain, wide.double())
 
 
+@pytest.mark.slow(reason="another graph of launches: bert's is interpreted by default")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
-@pytest.mark.parametrize("name", ["bert", pytest.param("qwen3", marks=pytest.mark.slow)])
-def test_a_graph_under_the_interpreter(name: str) -> None:
-    run_interpreted(f"from tests.backends.kernels.test_linear_few import *; interpreted_graph({name!r})")
+def test_another_graph_under_the_interpreter() -> None:
+    run_interpreted("from tests.backends.kernels.test_linear_few import *; interpreted_graph('qwen3')")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_under_the_interpreter() -> None:
-    run_interpreted("from tests.backends.kernels.test_linear_few import interpreted\ninterpreted()")
+    """Each kernel, then a model's graph of them."""
+    run_interpreted("from tests.backends.kernels.test_linear_few import *; interpreted(); interpreted_graph('bert')")
 
 
 @pytest.mark.slow(reason="each size with each form, bias and number of rows: by default every second of these")

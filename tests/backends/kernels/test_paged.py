@@ -212,8 +212,8 @@ def interpreted(whole: bool = False) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_kernels_under_the_interpreter() -> None:
-    """Every mask, bias and head size against float64, keys split; some of them whole too."""
-    run_interpreted("from tests.backends.kernels.test_paged import interpreted\ninterpreted()")
+    """Every mask, bias and head size against float64, keys split; some of them whole too. And rotated into a cache."""
+    run_interpreted("from tests.backends.kernels.test_paged import *; interpreted(); check_rotation('cpu')")
 
 
 @pytest.mark.slow(reason="every case by keys that are not split too: by default two of them")
@@ -257,11 +257,6 @@ def check_rotation(device: str) -> None:
         cached.write(rotated(k, cos, sin, weights[1], 1e-5), wanted[0], slots)
         cached.write(v, wanted[1], slots)
         assert all(torch.equal(one, other) for one, other in zip(caches, wanted, strict=True))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
-def test_rotation_into_the_cache_under_the_interpreter() -> None:
-    run_interpreted("from tests.backends.kernels.test_paged import check_rotation\ncheck_rotation('cpu')")
 
 
 @pytest.mark.gpu

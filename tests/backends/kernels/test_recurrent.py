@@ -171,16 +171,18 @@ def interpreted_program(name: str) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
-@pytest.mark.parametrize(
-    "name", ["bamba", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mamba", "qwen3-next", "lfm2", "rwkv"))]
-)
+@pytest.mark.slow(reason="other programs: bamba's, of two of the kernels, is interpreted by default")
+@pytest.mark.parametrize("name", ["mamba", "qwen3-next", "lfm2", "rwkv"])
 def test_a_program_under_the_interpreter(name: str) -> None:
     run_interpreted(f"from tests.backends.kernels.test_recurrent import *; interpreted_program({name!r})")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_under_the_interpreter() -> None:
-    run_interpreted("from tests.backends.kernels.test_recurrent import *; interpreted(*OPERANDS)")
+    """Each kernel, then a model's program by two of them."""
+    run_interpreted(
+        "from tests.backends.kernels.test_recurrent import *; interpreted(*OPERANDS); interpreted_program('bamba')"
+    )
 
 
 @pytest.mark.gpu

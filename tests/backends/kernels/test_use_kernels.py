@@ -20,6 +20,7 @@ from tests.tiny import build, checkpoint
 
 LENGTHS = (5, 17, 3, 1, 40)
 # Queries and keys, where they are rotated by halves; in GPT-OSS otherwise.
+REST = pytest.mark.slow(reason="other models: qwen3's kernels are interpreted by default")
 ROTATED = {"bert": 0, "modernbert": 2, "qwen3": 2, "llama": 2, "gemma3": 2, "gpt-oss": 0}
 
 
@@ -124,7 +125,7 @@ def interpreted(name: str) -> None:
         "pooling",
         "rotation",
         "qwen3",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ROTATED if name != "qwen3"),
+        *(pytest.param(name, marks=REST) for name in ROTATED if name != "qwen3"),
     ],
 )
 def test_under_the_interpreter(name: str) -> None:
