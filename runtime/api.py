@@ -362,7 +362,8 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         beside: names of tasks that the same program answers too, as `("embed",)` beside generate: one copy of the
             weights, and one loop, in whose steps texts of all of them meet.
         target: "auto" picks the best device present (`.target` says which), "reference" needs no compiler.
-        dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which).
+        dtype: "auto" is float32 on `reference` and `cpu`, or what a module already has (`.dtype` says which). On `cpu`
+            `explain()` says whether bfloat16 is faster on this processor; where it is slower, a warning does.
         max_length: tokens a text at most, over what the folder says; never over what the model can take.
         token_budget: padded tokens in one step at most. A longer text of a causal model that prefills in chunks comes
             in pieces, whose keys and values are kept meanwhile, where the target keeps any (reference, cpu); any other

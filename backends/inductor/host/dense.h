@@ -14,24 +14,6 @@ namespace headrace {
 constexpr int64_t COLUMNS = 64, ROWS = 64;
 enum Activation : int64_t { NOTHING, GELU, GELU_TANH, RELU, SILU };
 
-template <typename T>
-inline void store_two(const Vec& one, const Vec& other, T* to) {
-  at::vec::convert_from_float<T>(one, other).store(to);
-}
-template <>
-inline void store_two<float>(const Vec& one, const Vec& other, float* to) {
-  one.store(to);
-  other.store(to + WIDTH);
-}
-
-template <typename T>
-inline void store_row(const float* from, T* to, int64_t count) {
-  int64_t place = 0;
-  for (; place + 2 * WIDTH <= count; place += 2 * WIDTH)
-    store_two<T>(Vec::loadu(from + place), Vec::loadu(from + place + WIDTH), to + place);
-  narrow(from + place, to + place, count - place);
-}
-
 // A quotient of polynomials; off by 3e-7 at most.
 inline Vec error_function(const Vec& x) {
   const Vec held = at::vec::minimum(at::vec::maximum(x, Vec(-4.f)), Vec(4.f)), square = held * held;
@@ -133,13 +115,13 @@ struct Dense {
 
   // Some rows by some blocks of columns, done.
   void tile(int64_t begin, int64_t count, int64_t first, int64_t last) const {
-    std::vector<float> made(ROWS * COLUMNS);
+    alignas(64) float made[ROWS * COLUMNS];
     for (int64_t block = first; block < last; ++block) {
       const int64_t from = block * COLUMNS, width = std::min(COLUMNS, N - from);
-      multiply(begin, count, block, made.data(), COLUMNS);
+      multiply(begin, count, block, made, COLUMNS);
       for (int64_t row = 0; row < count; ++row) {
-        follow(made.data() + row * COLUMNS, begin + row, from, width);
-        store_row(made.data() + row * COLUMNS, out + (begin + row) * N + from, width);
+        follow(made + row * COLUMNS, begin + row, from, width);
+        store_row(made + row * COLUMNS, out + (begin + row) * N + from, width);
       }
     }
   }
@@ -170,8 +152,8 @@ struct Dense {
         if (!normed) {
           tile(begin, count(order), bound(share), bound(share + 1));
         } else if (shares == 1) {
-          std::vector<float> made(ROWS * stride);
-          whole(begin, count(order), made.data(), false);
+          const Scratch made(ROWS * stride);
+          whole(begin, count(order), made.get(), false);
         } else {
           for (int64_t block = bound(share); block < bound(share + 1); ++block)
             multiply(begin, count(order), block, products.data() + begin * stride + block * COLUMNS, stride);

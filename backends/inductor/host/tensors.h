@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -33,6 +34,11 @@ inline void require(bool holds, const char* what) {
 inline void check(AOTITorchError error) {
   require(error == AOTI_TORCH_SUCCESS, "an operator of a host failed");
 }
+
+// Floats of no value.
+struct Scratch : std::unique_ptr<float[]> {
+  explicit Scratch(int64_t count) : std::unique_ptr<float[]>(new float[count]) {}
+};
 
 // A tensor of one to four dimensions.
 struct View {
@@ -114,6 +120,24 @@ inline void widen(const T* from, float* to, int64_t count) {
 template <typename T>
 inline void narrow(const float* from, T* to, int64_t count) {
   for (int64_t place = 0; place < count; ++place) to[place] = static_cast<T>(from[place]);
+}
+
+template <typename T>
+inline void store_two(const Vec& one, const Vec& other, T* to) {
+  at::vec::convert_from_float<T>(one, other).store(to);
+}
+template <>
+inline void store_two<float>(const Vec& one, const Vec& other, float* to) {
+  one.store(to);
+  other.store(to + WIDTH);
+}
+
+template <typename T>
+inline void store_row(const float* from, T* to, int64_t count) {
+  int64_t place = 0;
+  for (; place + 2 * WIDTH <= count; place += 2 * WIDTH)
+    store_two<T>(Vec::loadu(from + place), Vec::loadu(from + place + WIDTH), to + place);
+  narrow(from + place, to + place, count - place);
 }
 
 inline float sum(const Vec& x) {

@@ -41,13 +41,9 @@ inline void softmax(float* scores, int64_t begin, int64_t end, int64_t width, fl
     for (; place + WIDTH <= end; place += WIDTH) change(Vec::loadu(scores + place)).store(scores + place);
     if (place >= end) return;
     const int64_t some = end - place;
-    Vec::set(Vec(0.f), change(Vec::set(Vec(none), Vec::loadu(scores + place, some), some)), some)
-        .store(scores + place, some);
+    change(Vec::set(Vec(none), Vec::loadu(scores + place, some), some)).store(scores + place, some);
   };
-  each([&](Vec x) {
-    if (cap > 0) x = Vec(cap) * (x / Vec(cap)).tanh();
-    return x;
-  });
+  if (cap > 0) each([&](Vec x) { return Vec(cap) * (x / Vec(cap)).tanh(); });
   each([&](Vec x) {
     most = at::vec::maximum(most, x);
     return x;
@@ -67,16 +63,21 @@ inline void softmax(float* scores, int64_t begin, int64_t end, int64_t width, fl
 template <typename T>
 void attend(const Varlen& p, T* out, int64_t begin, int64_t count, int64_t kv) {
   const int64_t tiles = (count + BLOCK - 1) / BLOCK, parts = (p.Dv + BLOCK - 1) / BLOCK;
-  std::vector<float> keys(tiles * p.D * BLOCK), values(parts * tiles * BLOCK * BLOCK), q(AT_ONCE * p.D);
-  std::vector<float> scores(AT_ONCE * tiles * BLOCK), made(AT_ONCE * parts * BLOCK), row(std::max(p.D, p.Dv));
+  const Scratch keys(tiles * p.D * BLOCK), values(parts * tiles * BLOCK * BLOCK), q(AT_ONCE * p.D);
+  const Scratch scores(AT_ONCE * tiles * BLOCK), made(AT_ONCE * parts * BLOCK), row(std::max(p.D, p.Dv));
+  // What is past the last key is read as if it were one: it weighs nothing, and so it must be a number.
+  for (int64_t part = 0; part < parts; ++part) {
+    float* own = values.get() + part * tiles * BLOCK * BLOCK;
+    std::fill(own + count * BLOCK, own + tiles * BLOCK * BLOCK, 0.f);
+  }
   for (int64_t place = 0; place < count; ++place) {
-    widen(p.k.as<T>() + (begin + place) * p.k.strides[0] + kv * p.k.strides[1], row.data(), p.D);
-    float* column = keys.data() + place / BLOCK * p.D * BLOCK + place % BLOCK;
+    widen(p.k.as<T>() + (begin + place) * p.k.strides[0] + kv * p.k.strides[1], row.get(), p.D);
+    float* column = keys.get() + place / BLOCK * p.D * BLOCK + place % BLOCK;
     for (int64_t d = 0; d < p.D; ++d) column[d * BLOCK] = row[d];
-    widen(p.v.as<T>() + (begin + place) * p.v.strides[0] + kv * p.v.strides[1], row.data(), p.Dv);
+    widen(p.v.as<T>() + (begin + place) * p.v.strides[0] + kv * p.v.strides[1], row.get(), p.Dv);
     for (int64_t part = 0; part < parts; ++part)
-      std::copy_n(row.data() + part * BLOCK, std::min(BLOCK, p.Dv - part * BLOCK),
-                  values.data() + (part * tiles * BLOCK + place) * BLOCK);
+      std::copy_n(row.get() + part * BLOCK, std::min(BLOCK, p.Dv - part * BLOCK),
+                  values.get() + (part * tiles * BLOCK + place) * BLOCK);
   }
   for (int64_t head = kv * p.groups; head < (kv + 1) * p.groups; ++head)
     for (int64_t from = 0; from < count; from += AT_ONCE) {
@@ -84,24 +85,24 @@ void attend(const Varlen& p, T* out, int64_t begin, int64_t count, int64_t kv) {
       const int64_t lowest = p.first(from) / BLOCK, highest = (p.last(from + rows - 1, count) + BLOCK - 1) / BLOCK;
       const int64_t width = (highest - lowest) * BLOCK, shift = lowest * BLOCK;
       for (int64_t r = 0; r < rows; ++r) {
-        float* own = q.data() + r * p.D;
+        float* own = q.get() + r * p.D;
         widen(p.q.as<T>() + (begin + from + r) * p.q.strides[0] + head * p.q.strides[1], own, p.D);
         for (int64_t d = 0; d < p.D; ++d) own[d] *= p.scale;
       }
       for (int64_t tile = lowest; tile < highest; ++tile)
-        multiply_block(q.data(), p.D, Floats{keys.data() + tile * p.D * BLOCK},
-                       scores.data() + (tile - lowest) * BLOCK, width, rows);
+        multiply_block(q.get(), p.D, Floats{keys.get() + tile * p.D * BLOCK},
+                       scores.get() + (tile - lowest) * BLOCK, width, rows);
       for (int64_t r = 0; r < rows; ++r) {
-        float* own = scores.data() + r * width;
+        float* own = scores.get() + r * width;
         const int64_t place = from + r, first = p.first(place), last = p.last(place, count);
         for (int64_t key = first; p.added != NONE && key < last; ++key) own[key - shift] += p.beside(head, key - place);
         softmax(own, first - shift, last - shift, width, p.cap, p.sinks.empty() ? nullptr : &p.sinks[head]);
       }
       for (int64_t part = 0; part < parts; ++part)
-        multiply_block(scores.data(), width, Floats{values.data() + (part * tiles * BLOCK + shift) * BLOCK},
-                       made.data() + part * BLOCK, parts * BLOCK, rows);
+        multiply_block(scores.get(), width, Floats{values.get() + (part * tiles * BLOCK + shift) * BLOCK},
+                       made.get() + part * BLOCK, parts * BLOCK, rows);
       for (int64_t r = 0; r < rows; ++r)
-        narrow(made.data() + r * parts * BLOCK, out + ((begin + from + r) * p.heads + head) * p.Dv, p.Dv);
+        store_row(made.get() + r * parts * BLOCK, out + ((begin + from + r) * p.heads + head) * p.Dv, p.Dv);
     }
 }
 
