@@ -44,7 +44,7 @@ class Gpu:
     libraries = ("torch", "triton")
     runs_code = True
     layout = Layout.PACKED
-    ahead, pools, tensors = True, True, True
+    ahead, pools, compresses, tensors = True, True, False, True
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 

@@ -24,7 +24,7 @@ class OnTensors:
     runs_code = True
     layout = Layout.PADDED
     ahead = False
-    pools, tensors = True, True
+    pools, compresses, tensors = True, True, True
 
     @property
     def target(self) -> Target:

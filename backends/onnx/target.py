@@ -34,7 +34,7 @@ class Onnx:
     libraries: tuple[str, ...] = ()
     runs_code = False
     layout = Layout.PADDED
-    ahead, pools, tensors = False, False, False
+    ahead, pools, compresses, tensors = False, False, False, False
 
     def __init__(self, provider: str | None = None, device: int | None = None) -> None:
         """`provider` is one of `PROVIDERS`, None for the best; `device` is one of several, by its number."""

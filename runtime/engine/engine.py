@@ -247,8 +247,10 @@ class Engine:
             first = self.kind(joined[0])
             tasks, kinds = [joined[0]], (first, *(kind for kind in kinds if kind is not first))
         layout = Layout.CACHED if self.in_pieces else self.backend.layout
+        # Heads are shared out among devices, and a row is of all of them.
+        compress = self.split is None and isinstance(self.backend, Memory) and self.backend.compresses
         try:
-            program = prepare(self.program, tasks[0], layout, kinds[1:], self.split)
+            program = prepare(self.program, tasks[0], layout, kinds[1:], self.split, compress)
         except TraceError as error:
             if not self.in_pieces:
                 raise
