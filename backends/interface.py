@@ -92,6 +92,8 @@ class Memory(Protocol):
     """Whether executables of cached programs also take ids that lie on the target, and return before it is done."""
     pools: bool
     """Whether it runs cached programs that pool the rows of a text as its pieces come."""
+    compresses: bool
+    """Whether it runs cached programs that keep a row in place of the keys and values that are maps of it."""
     tensors: bool
     """Whether caches and outputs are tensors of torch, else they are arrays of numpy."""
 

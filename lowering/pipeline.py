@@ -43,12 +43,15 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
 
 
 def preparation(
-    task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (), split: Pass | None = None
+    task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (), split: Pass | None = None,
+    compress: bool = False,
 ) -> tuple[Pass, ...]:  # fmt: skip
     """From there to the program of one task, ready for a backend's decompositions; `beside` is as of `SelectTask`.
 
     Args:
-        split: cuts it to the part of one device, before layers are merged.
+        split: cuts it to the part of one device, before layers are merged; heads are shared out, so that no row of all
+            of them is kept.
+        compress: as of `CacheStates`.
     """
     if split is not None:
         whole = preparation(task, layout, beside)
@@ -56,9 +59,10 @@ def preparation(
         return (*whole[:-1], split, whole[-1]) if merging else (*whole, split)
     if TASK_RULES[task].needs is Needs.DECODING:
         # What its head reads is kept in sight, so that it need not read all of it.
-        return (SelectTask(task, (*beside, OutputKind.HIDDEN)), PoolFirst(), CacheStates(), MergeLinear())
+        cache = CacheStates(compress=compress)
+        return (SelectTask(task, (*beside, OutputKind.HIDDEN)), PoolFirst(), cache, MergeLinear())
     if layout is Layout.CACHED:
-        return (SelectTask(task, beside), PoolFirst(), CacheStates(), MergeLinear())
+        return (SelectTask(task, beside), PoolFirst(), CacheStates(compress=compress), MergeLinear())
     if layout is Layout.PADDED:
         return (SelectTask(task, beside), PoolFirst())
     return (SelectTask(task, beside), PoolFirst(), ChooseLayout(layout), MergeLinear())
@@ -71,15 +75,17 @@ def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> P
 
 def prepare(
     program: Program, task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (),
-    split: Pass | None = None,
+    split: Pass | None = None, compress: bool = False,
 ) -> Program:  # fmt: skip
     """Cut down to one task, in the layout that the target runs best where the program admits it.
 
     Args:
         beside: other outputs of the same pass that are wanted too.
         split: what cuts it to the part of one device; None where it runs on one.
+        compress: keep of a token the row that its keys and values are linear maps of, where there is one; the target
+            runs such programs.
     """
-    return run_passes(program, preparation(task, layout, beside, split))
+    return run_passes(program, preparation(task, layout, beside, split, compress))
 
 
 def quantize(prepared: Program) -> Program:

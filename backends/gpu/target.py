@@ -46,7 +46,7 @@ class Gpu:
     runs_code = True
     layout = Layout.PACKED
     fills_rows = True
-    ahead, pools, tensors = True, True, True
+    ahead, pools, compresses, tensors = True, True, False, True
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 

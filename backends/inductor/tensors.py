@@ -25,7 +25,7 @@ class OnTensors:
     layout = Layout.PADDED
     fills_rows = False
     ahead = False
-    pools, tensors = True, True
+    pools, compresses, tensors = True, True, True
 
     @property
     def target(self) -> Target:

@@ -35,7 +35,7 @@ class Onnx:
     runs_code = False
     layout = Layout.PADDED
     fills_rows = False
-    ahead, pools, tensors = False, False, False
+    ahead, pools, compresses, tensors = False, False, False, False
 
     def __init__(self, provider: str | None = None, device: int | None = None) -> None:
         """`provider` is one of `PROVIDERS`, None for the best; `device` is one of several, by its number."""

@@ -81,7 +81,9 @@ class BiasKind(StrEnum):
 class AttentionSpec:
     """One attention node. `call_order` is its key: module paths may repeat where layers share weights.
 
-    `recovered` where the model's own code computes it and no interface announced it.
+    `recovered` where the model's own code computes it and no interface announced it. `compressed` where its caches hold
+    a row a token that the model's keys and values are linear maps of: it is key and value of the one head that all
+    queries read.
     """
 
     node: str
@@ -100,6 +102,7 @@ class AttentionSpec:
     mask_node: str | None = None
     latent: bool = False
     recovered: bool = False
+    compressed: bool = False
     verdict: Verdict = Verdict.PENDING
     provenance: str = ""
 

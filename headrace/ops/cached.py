@@ -19,7 +19,7 @@ from headrace.ops import attention
 from headrace.ops.packed import distance_bias
 
 PAGED_SCHEMA = (
-    "attention_paged(Tensor q, Tensor? k, Tensor? v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots, "
+    "attention_paged(Tensor q, Tensor? k, Tensor? v, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor slots, "
     "Tensor blocks, Tensor cu_seqlens, Tensor context, Tensor? sinks, Tensor? bias, float scale, str kind, "
     "int[] window, float softcap, str bias_kind) -> Tensor"
 )
@@ -34,7 +34,7 @@ def attention_paged(  # noqa: PLR0913, PLR0917 - what the operator takes
     k: Tensor | None,
     v: Tensor | None,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slots: Tensor,
     blocks: Tensor,
     cu_seqlens: Tensor,
@@ -52,16 +52,17 @@ def attention_paged(  # noqa: PLR0913, PLR0917 - what the operator takes
     Args:
         q: [T, Hq, D], after position encoding.
         k: [T, Hkv, D], v: [T, Hkv, Dv]; None where an earlier layer put them into the same cache.
+        v_cache: None where what is kept of a token is its keys, and is its values too.
         bias: of the distance alone, as `bias_kind` (a `BiasKind`) says.
 
     Returns:
         [T, Hq, Dv] in the values' dtype; rows of no sequence are zeros.
     """
-    if k is not None and v is not None:
-        write(k, k_cache, slots)
-        write(v, v_cache, slots)
-    size, left = k_cache.shape[1], window[0]
-    out = q.new_zeros((q.shape[0], q.shape[1], v_cache.shape[3]))
+    for x, cache in ((k, k_cache), (v, v_cache)):
+        if x is not None and cache is not None:
+            write(x, cache, slots)
+    size, left, kept = k_cache.shape[1], window[0], k_cache if v_cache is None else v_cache
+    out = q.new_zeros((q.shape[0], q.shape[1], kept.shape[3]))
     sequences = zip(itertools.pairwise(cu_seqlens.tolist()), context.tolist(), strict=True)
     for order, ((begin, end), held) in enumerate(sequences):
         if end == begin:
@@ -69,7 +70,7 @@ def attention_paged(  # noqa: PLR0913, PLR0917 - what the operator takes
         total = held + end - begin
         first = CacheGroup("", MaskKind(kind), left).first_key(held) // size
         keys, values = (
-            read(cache, blocks[order, first:], total - first * size).to(q.dtype) for cache in (k_cache, v_cache)
+            read(cache, blocks[order, first:], total - first * size).to(q.dtype) for cache in (k_cache, kept)
         )
         queries, places = (torch.arange(*bounds, device=q.device) for bounds in ((held, total), (first * size, total)))
         seen = attention.visible(queries[:, None], places[None], kind, Window(*window))
@@ -117,9 +118,11 @@ def attention_cross(
     return out
 
 
-def paged_shape(q: Tensor, k: Tensor | None, v: Tensor | None, k_cache: Tensor, v_cache: Tensor, *_: object) -> Tensor:
+def paged_shape(
+    q: Tensor, k: Tensor | None, v: Tensor | None, k_cache: Tensor, v_cache: Tensor | None, *_: object
+) -> Tensor:
     """[T, Hq, Dv]."""
-    return q.new_empty((q.shape[0], q.shape[1], v_cache.shape[3]))
+    return q.new_empty((q.shape[0], q.shape[1], (k_cache if v_cache is None else v_cache).shape[3]))
 
 
 def cross_shape(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: object) -> Tensor:

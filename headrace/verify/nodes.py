@@ -52,8 +52,9 @@ def attention_form(view: View) -> Iterator[Breach]:
 
 
 def _operands(given: dict[str, Any]) -> tuple[tuple[Any, ...] | None, ...]:
-    """The shapes of queries, keys and values, those of a cache without its blocks' number."""
+    """The shapes of queries, keys and values, those of a cache without its blocks' number; keys may be values too."""
     caches = [shape(given.get(f"{name}_cache")) for name in "kv"]
+    caches[1] = caches[1] or caches[0]
     return (
         shape(given["q"]),
         *(sizes[1:] if sizes else shape(given[x]) for x, sizes in zip("kv", caches, strict=True)),
@@ -102,6 +103,8 @@ def _said_otherwise(given: dict[str, Any], spec: AttentionSpec) -> Iterator[str]
         said = (spec.q_heads, spec.kv_heads, spec.qk_head_dim, spec.v_head_dim)
         if any(differs(size, one) for size, one in zip((heads, groups, width, values), said, strict=True)):
             yield f"the spec says heads and widths {said}, the node {(heads, groups, width, values)}"
+    if spec.compressed != ("v_cache" in given and given["v_cache"] is None):
+        yield f"the spec says compressed {spec.compressed}, the node's values lie in {given.get('v_cache')}"
     if (spec.scale, spec.softcap) != (given["scale"], given["softcap"]):
         yield f"the spec says scale {spec.scale} and cap {spec.softcap}, the node {given['scale']}, {given['softcap']}"
     mask = given.get("mask")  # a packed program has none

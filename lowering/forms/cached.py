@@ -55,9 +55,11 @@ class CacheStates:
 
     Attributes:
         block: rows of a block of paged caches.
+        compress: keep the row that keys and values are linear maps of in place of them, where it is narrower.
     """
 
     block: int = 16
+    compress: bool = False
     name: str = "cache"
 
     def __call__(self, program: Program) -> Program:
@@ -67,7 +69,7 @@ class CacheStates:
             TraceError: something in the program looks along the tokens in a way that no cache keeps.
         """
         _refuse(program)
-        graph = CachedGraph(program)
+        graph = CachedGraph(program, self.compress)
         graph.swap()
         cached = _exported(program, graph, self.block)
         _compare(program, cached)
@@ -102,7 +104,7 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     exported = export_row(graph.module, {one.name: step[one.name] for one in inputs}, shapes)
     nodes = [node for node in exported.graph.nodes if node.target in KEEPING]
     named = zip((spec for spec in program.nodes.attention if spec.type in KEEPING.values()), nodes, strict=True)
-    specs = tuple(replace(spec, node=node.name, mask_node=None, bias=_bias(spec)) for spec, node in named)
+    specs = tuple(replace(_kept(spec, graph), node=node.name, mask_node=None, bias=_bias(spec)) for spec, node in named)
     states = (one for one in graph.caches if one.kind is CacheKind.ROW and one.name not in graph.pooled)
     nodes = [node for node in exported.graph.nodes if node.target in STATEFUL]
     recurrent = tuple(
@@ -113,6 +115,13 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
         exported=exported, attention=specs, recurrent=recurrent,
         recovered=tuple(spec.node for spec in specs if spec.recovered),
     )  # fmt: skip
+
+
+def _kept(spec: AttentionSpec, graph: CachedGraph) -> AttentionSpec:
+    """What it reads: rows, where those are kept."""
+    if (row := graph.compressed.get(spec.node)) is None:
+        return spec
+    return replace(spec, kv_heads=1, qk_head_dim=row.width, v_head_dim=row.width, compressed=True)
 
 
 def _bias(spec: AttentionSpec) -> BiasKind:

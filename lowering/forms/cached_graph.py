@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from headrace import graphs
 from headrace.errors import TraceError
@@ -30,6 +30,7 @@ from headrace.ir import (
     Program,
     Role,
 )
+from headrace.lowering.forms.compressed import Compressed, read_compressed
 from headrace.lowering.forms.packed import BOUNDS, ROW, TOKENS, drop_ones
 from headrace.lowering.forms.positions import feed_positions, given_positions, own_positions
 from headrace.lowering.recover.shifts import recover_shifts
@@ -61,12 +62,15 @@ class CachedGraph:
     """The graph while it is rewritten, and what it will keep."""
 
     program: Program
+    compress: bool = False
     module: fx.GraphModule = field(init=False)
     given: dict[Role, fx.Node] = field(default_factory=dict)
     caches: list[Cache] = field(default_factory=list)
     groups: list[CacheGroup] = field(default_factory=list)
     # Of keys and values, the caches that hold them: layers may share those of an earlier one.
-    written: dict[tuple[Any, ...], tuple[fx.Node, fx.Node]] = field(default_factory=dict)
+    written: dict[tuple[Any, ...], tuple[fx.Node, fx.Node | None]] = field(default_factory=dict)
+    # Of attentions by name, what is kept in place of their keys and values.
+    compressed: dict[str, Compressed] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     encoder: tuple[fx.Node, ...] = ()
     pooled: set[str] = field(default_factory=set)  # the caches of what is pooled so far
@@ -84,6 +88,7 @@ class CachedGraph:
         """Rewrite the graph. All that is read by running it comes first."""
         biases, own = read_biases(self.program), own_positions(self.program, self.module)
         null = null_biases(self.program)
+        rows = read_compressed(self.program) if self.compress else [None] * len(biases)
         recover_shifts(self.graph)
         if own:
             self.given[Role.POSITIONS] = self.last = given_positions(self.program, self.graph, self.last)
@@ -93,7 +98,7 @@ class CachedGraph:
             if spec.type is AttentionType.ENCODER_DECODER:
                 self._cross(node, order in null)
             elif spec.type is AttentionType.DECODER:
-                self._attend(node, spec.node, biases[order], order)
+                self._attend(node, spec.node, biases[order], order, rows[order])
         for order, node in enumerate(self._calls(*RECURRENCES)):
             self._go_on(node, order)
         for order, node in enumerate(self._calls(POOL)):
@@ -149,7 +154,7 @@ class CachedGraph:
         self.caches.append(Cache(name, kind, sizes, str(dtype).removeprefix("torch."), group))
         return self._take(name)
 
-    def _attend(self, node: fx.Node, name: str, bias: Distance | None, order: int) -> None:
+    def _attend(self, node: fx.Node, name: str, bias: Distance | None, order: int, row: Compressed | None) -> None:
         """[1, H, T, D] operands to the operator's [T, H, D], and its answer back to [1, T, H, Dv]."""
         args = arguments(node)
         if bias is None and args["bias"] is not None:
@@ -161,24 +166,61 @@ class CachedGraph:
         place, key = self.groups.index(group), (args["k"], args["v"], group)
         shared = key in self.written
         if not shared:
-            self.written[key] = self._paged(args, group, len(self.written))
+            self.written[key] = self._paged(args, group, len(self.written), row)
+        if row is not None:
+            self.compressed[name] = row
         slots, blocks, offsets, context = map(self._of, (Role.SLOTS, Role.BLOCKS, Role.OFFSETS, Role.CONTEXT))
         if bias is not None:
             self.module.register_buffer(f"distance_bias_{order}", bias.values)
         call = self.graph.call_function
         with self.graph.inserting_before(node):
-            read = "q" if shared else "qkv"
-            q, *own = [call(A.transpose.int, (call(A.select.int, (args[x], 0, 0)), 0, 1)) for x in read]
+            read = "q" if shared or row else "qkv"
+            operands = [call(A.transpose.int, (call(A.select.int, (args[x], 0, 0)), 0, 1)) for x in read]
+            q, own = operands[0], list[Any](operands[1:]) or [None, None]
+            if row is not None:
+                q, own = self._onto_row(q, row, order), [None if shared else self._row(row), None]
             tables = [call(A.select.int, (table, 0, place)) for table in (slots, blocks)]
             added = None if bias is None else self.graph.get_attr(f"distance_bias_{order}")
             told = bias.kind.value if bias else BiasKind.NONE.value
             new = call(ATTENTION_PAGED, (
-                q, *(own or (None, None)), *self.written[key], *tables, offsets, context, args["sinks"], added,
+                q, *own, *self.written[key], *tables, offsets, context, args["sinks"], added,
                 args["scale"], args["kind"], args["window"], args["softcap"], told,
             ))  # fmt: skip
-            rows = call(A.unsqueeze.default, (new, 0))
+            rows = call(A.unsqueeze.default, (self._off_row(new, row, order) if row else new, 0))
         node.replace_all_uses_with(rows)
         self.graph.erase_node(node)
+
+    def _row(self, row: Compressed) -> fx.Node:
+        """[T, 1, C]: what is kept of each token."""
+        call, named = self.graph.call_function, {node.name: node for node in self.graph.nodes}
+        parts = []
+        for name, axis in row.rows:
+            rest = [place for place in range(1, named[name].meta["val"].dim()) if place != axis]
+            parts.append(call(A.flatten.using_ints, (call(A.permute.default, (named[name], [0, axis, *rest])), 2)))
+        return call(A.transpose.int, (call(A.cat.default, (parts, -1)), 0, 1))
+
+    def _onto_row(self, q: fx.Node, row: Compressed, order: int) -> fx.Node:
+        """Queries [T, Hq, D] to what scores rows as they would score keys: [T, Hq, C]."""
+        call, own = self.graph.call_function, row.key_map.shape[1]
+        begin = row.shared if row.shared_first else 0
+        mapped = self._mapped(call(A.slice.Tensor, (q, 2, begin, begin + own)), row.key_map, f"key_map_{order}")
+        rest = call(A.slice.Tensor, (q, 2, own - begin, own - begin + row.shared))
+        return call(A.cat.default, ([mapped, rest], -1)) if row.shared else mapped
+
+    def _off_row(self, rows: fx.Node, row: Compressed, order: int) -> fx.Node:
+        """What was gathered of rows [T, Hq, C] to what would have been of values: [T, Hq, Dv]."""
+        call = self.graph.call_function
+        mapped = self._mapped(
+            call(A.slice.Tensor, (rows, 2, 0, row.value_map.shape[1])), row.value_map, f"value_map_{order}"
+        )
+        return call(A.clone.default, (mapped,), {"memory_format": torch.contiguous_format})
+
+    def _mapped(self, x: fx.Node, weight: Tensor, name: str) -> fx.Node:
+        """[T, Hq, from] by a map [Hq, from, to], [T, Hq, to]."""
+        call = self.graph.call_function
+        self.module.register_buffer(name, weight)
+        heads = call(A.bmm.default, (call(A.transpose.int, (x, 0, 1)), self.graph.get_attr(name)))
+        return call(A.transpose.int, (heads, 0, 1))
 
     def _cross(self, node: fx.Node, null: bool) -> None:
         """A cross attention reads what the encoder's part left in its caches; padding of the text is not among it."""
@@ -218,7 +260,12 @@ class CachedGraph:
             self.groups.append(group)
         return group
 
-    def _paged(self, args: dict[str, Any], group: CacheGroup, order: int) -> tuple[fx.Node, fx.Node]:
+    def _paged(
+        self, args: dict[str, Any], group: CacheGroup, order: int, row: Compressed | None = None
+    ) -> tuple[fx.Node, fx.Node | None]:
+        if row is not None:
+            dtype = args["k"].meta["val"].dtype
+            return self._keep(f"row_{order}", CacheKind.PAGED, (1, row.width), dtype, group.name), None
         made = []
         for x in "kv":
             value = args[x].meta["val"]

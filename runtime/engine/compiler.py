@@ -90,8 +90,10 @@ class Compiler:
         from headrace.lowering.pipeline import prepare
 
         layout = Layout.CACHED if self.in_pieces else self._backend.layout_of(self._program)
+        # Heads are shared out among devices, and a row is of all of them.
+        compress = self.split is None and isinstance(self._backend, Memory) and self._backend.compresses
         try:
-            return prepare(self._program, task, layout, others, self.split)
+            return prepare(self._program, task, layout, others, self.split, compress)
         except TraceError as error:
             if not self.in_pieces:
                 raise

@@ -5,15 +5,18 @@ namespace headrace {
 
 // Of so many new tokens each key is read once for all; values in a tile stay in the cache of a core for all queries.
 constexpr int64_t FEW_TOKENS = 4, TILE = 64;
-// Of more, new tokens that share a reading of their keys, those of one product of them, and the keys of one.
-constexpr int64_t SPAN = 512, LEAST_SPAN = 32, QUERIES = 64, KEYS = 256;
+// Of more, queries that share a reading of their keys, those of one product of them, and the keys of one.
+constexpr int64_t SPAN = 1536, LEAST_SPAN = 96, QUERIES = 192, KEYS = 256;
+
+// Where more query heads read one head of keys, so many at once, each of their parts as if it had keys of its own.
+constexpr int64_t GROUPS = 16;
 
 struct Paged {
   View q, k_cache, v_cache, blocks;
   const int32_t *bounds, *context;
   float *sinks, scale, cap;
   bool chunked;
-  int64_t left, block, kv_heads, groups, D, Dv;
+  int64_t left, block, kv_heads, groups, D, Dv, parts;
 
   // The first key that a query at `place` sees; its last is its own.
   int64_t first(int64_t place) const {
@@ -34,6 +37,12 @@ struct Paged {
 template <typename T>
 inline const T* at_row(const View& cache, int64_t row, int64_t head) {
   return cache.as<T>() + row * cache.strides[1] + head * cache.strides[2];
+}
+
+inline int64_t parts_of(int64_t groups) {
+  int64_t parts = 1;
+  while (groups % parts || groups / parts > GROUPS) ++parts;
+  return parts;
 }
 
 // Scores [count] to weights, in place; what is not in [begin, end) weighs nothing.
@@ -83,7 +92,7 @@ void attend_few(const Paged& p, T* out, int64_t sequence, int64_t head) {
     for (int64_t place = 0; place < p.D; ++place) own[place] *= p.scale;
   }
   for (int64_t place = 0; place < count; ++place) {
-    const T* key = at_row<T>(p.k_cache, rows[place], head);
+    const T* key = at_row<T>(p.k_cache, rows[place], head / p.parts);
     for (int64_t query = 0; query < queries; ++query)
       scores[query * count + place] = dot(q.data() + query * p.D, key, p.D);
   }
@@ -100,7 +109,7 @@ void attend_few(const Paged& p, T* out, int64_t sequence, int64_t head) {
         float* own = sums.data() + query * p.Dv + column;
         Vec total = load(own, some);
         for (int64_t place = tile; place < end; ++place) {
-          const T* value = at_row<T>(p.v_cache, rows[place], head) + column;
+          const T* value = at_row<T>(p.v_cache, rows[place], head / p.parts) + column;
           total = at::vec::fmadd(Vec(scores[query * count + place]), load(value, some), total);
         }
         total.store(own, some);
@@ -149,7 +158,10 @@ struct Span {
 
   Span(const Paged& paged, int64_t most)
       : p(paged), keys(KEYS * p.D), values(KEYS * p.Dv), q(most * p.groups * p.D), sums(most * p.groups * p.Dv),
-        top(most * p.groups), total(most * p.groups), scores(std::min(most, QUERIES) * p.groups * KEYS) {}
+        top(most * p.groups), total(most * p.groups), scores(std::min(most, some_tokens(QUERIES)) * p.groups * KEYS) {}
+
+  // Those that have so many queries of one head of keys, or one.
+  int64_t some_tokens(int64_t queries) const { return std::max<int64_t>(1, queries / p.groups); }
 
   // Tokens of the step from `begin_` on, at `place_` of their sequence.
   void attend(T* out, int64_t sequence, int64_t begin_, int64_t place_, int64_t tokens_, int64_t head_) {
@@ -167,11 +179,11 @@ struct Span {
       const int64_t count = std::min(KEYS, place + tokens - key);
       for (int64_t order = 0; order < count; ++order) {
         const int64_t row = p.row(sequence, key + order);
-        widen(at_row<T>(p.k_cache, row, head), keys.data() + order * p.D, p.D);
-        widen(at_row<T>(p.v_cache, row, head), values.data() + order * p.Dv, p.Dv);
+        widen(at_row<T>(p.k_cache, row, head / p.parts), keys.data() + order * p.D, p.D);
+        widen(at_row<T>(p.v_cache, row, head / p.parts), values.data() + order * p.Dv, p.Dv);
       }
-      for (int64_t token = 0; token < tokens; token += QUERIES)
-        add(token, std::min(QUERIES, tokens - token), key, count);
+      for (int64_t token = 0; token < tokens; token += some_tokens(QUERIES))
+        add(token, std::min(some_tokens(QUERIES), tokens - token), key, count);
     }
     for (int64_t query = 0; query < tokens * p.groups; ++query) {
       float* own = sums.data() + query * p.Dv;
@@ -218,8 +230,8 @@ template <typename T>
 void attend_all(const Paged& p, T* out, int64_t tokens, int64_t sequences) {
   const int64_t width = p.kv_heads * p.groups * p.Dv;
   std::fill(out + p.bounds[sequences] * width, out + tokens * width, T(0));
-  const int64_t share = tokens * p.kv_heads / omp_get_max_threads() + 1;
-  const int64_t most = std::min(std::clamp(share, LEAST_SPAN, SPAN), tokens);
+  const int64_t share = tokens * p.kv_heads * p.groups / omp_get_max_threads();
+  const int64_t most = std::clamp<int64_t>(std::clamp(share, LEAST_SPAN, SPAN) / p.groups, 1, tokens);
   std::vector<int64_t> few;
   std::vector<std::array<int64_t, 2>> many;
   for (int64_t sequence = 0; sequence < sequences; ++sequence) {
@@ -248,11 +260,12 @@ void attend_all(const Paged& p, T* out, int64_t tokens, int64_t sequences) {
 }
 
 inline AtenTensorHandle attention_paged(
-    AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache, AtenTensorHandle v_cache,
+    AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache, AtenTensorHandle* v_cache,
     AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens, AtenTensorHandle context,
     AtenTensorHandle* sinks, double scale, bool chunked, int64_t left, double cap) {
-  View queries(q), keys(k_cache), values(v_cache), bounds(cu_seqlens), held(context), places(slots);
-  const int64_t tokens = queries.sizes[0], heads = queries.sizes[1], kv_heads = keys.sizes[2];
+  View queries(q), keys(k_cache), values(v_cache ? *v_cache : k_cache), bounds(cu_seqlens), held(context), places(slots);
+  const int64_t tokens = queries.sizes[0], heads = queries.sizes[1];
+  const int64_t parts = parts_of(heads / keys.sizes[2]), kv_heads = keys.sizes[2] * parts;
   require(queries.dtype == keys.dtype && queries.dtype == values.dtype, "attention_paged: q and its caches differ in dtype");
   auto rowwise = [](const View& cache) {
     return cache.strides[0] == cache.sizes[1] * cache.strides[1] && cache.strides[3] == 1;
@@ -268,15 +281,13 @@ inline AtenTensorHandle attention_paged(
   }
   Paged p{queries, keys, values, View(blocks), bounds.as<int32_t>(), held.as<int32_t>(), sinks ? sunk.data() : nullptr,
           static_cast<float>(scale), static_cast<float>(cap), chunked, left, keys.sizes[1], kv_heads, heads / kv_heads,
-          keys.sizes[3], values.sizes[3]};
+          keys.sizes[3], values.sizes[3], parts};
   AtenTensorHandle made = empty({tokens, heads, p.Dv}, queries.dtype);
   View out(made);
   auto run = [&](auto zero) {
     using T = decltype(zero);
-    if (k && v) {
-      write_rows<T>(View(*k), keys, places);
-      write_rows<T>(View(*v), values, places);
-    }
+    if (k) write_rows<T>(View(*k), keys, places);
+    if (v && v_cache) write_rows<T>(View(*v), values, places);
     attend_all<T>(p, out.as<T>(), tokens, bounds.sizes[0] - 1);
   };
   if (queries.dtype == aoti_torch_dtype_float32()) run(float());

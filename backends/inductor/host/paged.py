@@ -18,7 +18,7 @@ from headrace.ops import cached
 
 DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 SCHEMA = (
-    "attention_paged_host(Tensor q, Tensor? k, Tensor? v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots, "
+    "attention_paged_host(Tensor q, Tensor? k, Tensor? v, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor slots, "
     "Tensor blocks, Tensor cu_seqlens, Tensor context, Tensor? sinks, float scale, bool chunked, int left, "
     "float softcap) -> Tensor"
 )
@@ -29,7 +29,7 @@ def attention_paged_host(  # noqa: PLR0913, PLR0917 - what the operator takes
     k: Tensor | None,
     v: Tensor | None,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     slots: Tensor,
     blocks: Tensor,
     cu_seqlens: Tensor,

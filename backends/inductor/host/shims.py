@@ -21,7 +21,7 @@ CALLS = {
         ("attention.h",),
         """aoti_torch_cpu_attention_paged_host(
             AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache,
-            AtenTensorHandle v_cache, AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens,
+            AtenTensorHandle* v_cache, AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens,
             AtenTensorHandle context, AtenTensorHandle* sinks, double scale, int64_t chunked, int64_t left,
             double softcap, AtenTensorHandle* made) {
             *made = headrace::attention_paged(

@@ -320,6 +320,7 @@ BROKEN = [
     ),
     Broken("a recurrence unsaid", facts(recurrent=()), PADDED[1:], "recurrences_match_nodes", "causal_conv1d"),
     Broken("recovered and gone", facts(recovered=("gone",)), DECIDED, "recovered_named", "gone"),
+    Broken("compressed", first_spec(compressed=True), DECIDED, "specs_match_nodes", "attention"),
     Broken("recovered unsaid", first_spec(recovered=True), DECIDED, "recovered_named", "attention"),
     Broken("a route that the nodes deny", facts(route=B5), PADDED[1:], "route_agrees", "route"),
     Broken(
