@@ -198,7 +198,7 @@ class Engine:
         made = lane.program.form
         return self.program.with_(
             layout=made.layout, layout_why=made.layout_why, quantized=made.quantized, caches=made.caches,
-            groups=made.groups, block=made.block,
+            groups=made.groups, block=made.block, weights=made.weights,
         )  # fmt: skip
 
     def plan(self) -> tuple[Any, ...]:
@@ -260,7 +260,9 @@ class Engine:
             ) from error
         if self._quantize is not None:
             return self._quantized(program, tasks)
-        return Lane(program, self.backend.compile(program), self.state(program))
+        executable = self.backend.compile(program)
+        program = program.with_(weights=getattr(executable, "weights", ()))
+        return Lane(program, executable, self.state(program))
 
     def _quantized(self, plain: Program, tasks: list[Task]) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not.
