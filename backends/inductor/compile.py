@@ -18,7 +18,7 @@ from headrace import debug, graphs
 from headrace.backends.inductor import recurrent
 from headrace.backends.inductor.compiled import CODE_BYTES, Compiled
 from headrace.backends.inductor.host.dense import use_dense
-from headrace.backends.inductor.host.packed import pack_linear
+from headrace.backends.inductor.host.packed import held_weights, pack_linear
 from headrace.backends.inductor.host.paged import use_host_attention
 from headrace.backends.inductor.host.varlen import use_host_varlen
 from headrace.backends.inductor.layers import roll_layers
@@ -124,6 +124,7 @@ def compile_program(program: Program, decompositions: Decompositions = HOST) -> 
     """Compile a program ahead of time, the IR's operators by what they are made of and layers that repeat once."""
     with quiet(), sparing_the_old(), room_told("The compiled model", CODE_BYTES):
         module = _module(program, decompositions)
+        formats = held_weights(module.graph)
         with debug.stage("layers"):
             stacks = roll_layers(module)
         with debug.stage("code"):
@@ -131,7 +132,7 @@ def compile_program(program: Program, decompositions: Decompositions = HOST) -> 
         with debug.stage("load code"):
             memory = compose(weights)
             runner = Runner(code.files(), memory)
-    return Compiled(runner, program, lambda path: write_package(path, code, memory))
+    return Compiled(runner, program, lambda path: write_package(path, code, memory), formats)
 
 
 def _module(program: Program, decompositions: Decompositions) -> fx.GraphModule:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace.backends.inductor import recurrent  # noqa: F401 - code that is loaded calls its operators
 from headrace.backends.inductor.runner import Runner, read_package
-from headrace.ir import Program
+from headrace.ir import HeldWeights, Program
 from headrace.ops import cached, stateful  # noqa: F401 - as those
 from headrace.utils.forks import on_living_threads
 from headrace.utils.scratch import room_told
@@ -23,11 +23,17 @@ CODE_BYTES = 1 << 26
 
 
 class Compiled:
-    """An ahead-of-time compiled program."""
+    """An ahead-of-time compiled program.
 
-    def __init__(self, runner: Runner, program: Program, write: Callable[[Path], object]) -> None:
+    Attributes:
+        weights: those that it holds in formats of their own; of one that was loaded its manifest says so.
+    """
+
+    def __init__(
+        self, runner: Runner, program: Program, write: Callable[[Path], object], weights: tuple[HeldWeights, ...] = ()
+    ) -> None:
         """Take what runs the program's inputs in its order, and what writes it to a package."""
-        self.calls = 0
+        self.calls, self.weights = 0, weights
         self._run, self._write = runner, write
         self._inputs, self._alone = program.signature.input_names, len(program.signature.outputs) == 1
 

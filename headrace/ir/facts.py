@@ -285,6 +285,20 @@ class Quantized:
     median: float | None = None
 
 
+class HeldWeights(NamedTuple):
+    """Weights that a compiled program holds in one format, none of whose numbers it changes.
+
+    Attributes:
+        format: float32, bfloat16, or int8 in groups that share a scale and an offset.
+        matrices: how many.
+        size: their bytes, scales with them.
+    """
+
+    format: str
+    matrices: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a program came from; for messages and manifests, never for a decision."""

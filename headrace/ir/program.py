@@ -11,7 +11,7 @@ from headrace.ir.attention import AttentionSpec, RecurrentSpec
 from headrace.ir.cache import Cache, CacheGroup
 from headrace.ir.decision import Decision
 from headrace.ir.evidence import Evidence
-from headrace.ir.facts import Facts, Quantized, Source
+from headrace.ir.facts import Facts, HeldWeights, Quantized, Source
 from headrace.ir.part import require
 from headrace.ir.serialize import INLINE
 from headrace.ir.signature import Signature, Tap
@@ -70,6 +70,7 @@ class Form:
     Attributes:
         layout_why: what keeps the program padded on a target that runs packed ones; empty where nothing does.
         quantized: the linear layers that multiply in fewer bits, None where all keep the program's dtype.
+        weights: the matrices that a compiled program holds otherwise than its graph does, by format.
         caches: what a cached program keeps between steps, each an input of that name that it writes in place.
         groups: its paged caches that are read alike, in the order of the block tables.
         block: the rows of a block in paged caches.
@@ -78,6 +79,7 @@ class Form:
     layout: Layout = Layout.PADDED
     layout_why: str = ""
     quantized: Quantized | None = None
+    weights: tuple[HeldWeights, ...] = ()
     caches: tuple[Cache, ...] = ()
     groups: tuple[CacheGroup, ...] = ()
     block: int = 16

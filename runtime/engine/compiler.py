@@ -103,7 +103,9 @@ class Compiler:
             ) from error
 
     def _made(self, program: Program) -> Lane:
-        return Lane(program, self._backend.compile(program), self._state(program))
+        executable = self._backend.compile(program)
+        held = program.with_(weights=getattr(executable, "weights", ()))
+        return Lane(held, executable, self._state(held))
 
     def _quantized(self, plain: Program, tasks: Sequence[Task], run: Run) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not."""

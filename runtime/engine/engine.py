@@ -193,7 +193,7 @@ class Engine:
         made = lane.program.form
         return self.program.with_(
             layout=made.layout, layout_why=made.layout_why, quantized=made.quantized, caches=made.caches,
-            groups=made.groups, block=made.block,
+            groups=made.groups, block=made.block, weights=made.weights,
         )  # fmt: skip
 
     def plan(self) -> tuple[Any, ...]:

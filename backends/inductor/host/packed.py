@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from headrace import graphs
 from headrace.compat.torch_code import define
+from headrace.ir import HeldWeights
 
 ATEN = torch.ops.aten
 LINEAR, EMBEDDING = ATEN.linear.default, ATEN.embedding.default
@@ -154,6 +155,18 @@ def pack_linear(exported: ExportedProgram) -> ExportedProgram:
         numbers, scale = pack(held[name])
         packed |= {f"{name}_packed": numbers} | ({} if scale is None else {f"{name}_scale": scale})
     return graphs.rewrite(graphs.with_weights(exported, packed), lambda graph: _swap(graph, chosen))
+
+
+def held_weights(graph: fx.Graph) -> tuple[HeldWeights, ...]:
+    """What a graph's linear layers read packed, the format of most bytes first."""
+    read = {node.args[1]: node.args[2] for node in graph.nodes if node.target is LINEAR_PACKED}
+    found: dict[str, list[int]] = {}
+    for weight, scale in read.items():
+        parts = [part.meta["val"] for part in (weight, scale) if part is not None]
+        name = f"int8 in groups of {GROUP}" if scale is not None else str(parts[0].dtype).removeprefix("torch.")
+        found.setdefault(name, []).append(sum(part.numel() * part.itemsize for part in parts))
+    made = [HeldWeights(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
+    return tuple(sorted(made, key=lambda one: -one.size))
 
 
 def _serves(weight: fx.Node) -> bool:

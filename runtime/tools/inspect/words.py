@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from math import prod
 
 from headrace.ir import (
+    CROSS,
     DTYPE_BYTES,
     TASK_RULES,
     AttentionSpec,
     AttentionType,
+    CacheKind,
     Head,
+    HeldWeights,
     Layout,
     Limits,
     MaskKind,
@@ -181,6 +184,7 @@ def facts(program: Program, target: str | None, task: Task | None) -> list[tuple
         "config says": ", ".join(f"{c.flag}={c.value}, as the masks do" for c in program.evidence.claims),
         "not in the checkpoint": ", ".join(program.evidence.missing),
         "a text that grows keeps": kept_text(program),
+        "weights are held as": ", ".join(map(held_text, program.form.weights)),
         "vocabulary": f"{program.signature.vocabulary:,} tokens" if program.signature.vocabulary else "",
         "parameters": f"{program.source.parameters:,}",
         "dtype": program.dtype,
@@ -197,14 +201,35 @@ def kept_text(program: Program) -> str:
     if not any(one.task is Task.GENERATE and one.supported for one in program.decision.tasks):
         return ""
     size = DTYPE_BYTES[program.dtype]
-    decoders = [spec for spec in program.nodes.attention if spec.type is AttentionType.DECODER]
-    rows = {spec: size * spec.kv_heads * (spec.qk_head_dim + spec.v_head_dim) for spec in decoders}
-    whole = sum(width for spec, width in rows.items() if not spec.window.bounded or spec.window.left < 0)
-    windows = sum(width * (spec.window.left + 1) for spec, width in rows.items() if spec.window.left >= 0)
-    states = sum(prod(spec.state) for spec in program.nodes.recurrent) * DTYPE_BYTES["float32"]
+    rows, states = _kept(program) if program.form.caches else _to_keep(program)
+    whole = sum(width for width, left in rows if left < 0)
+    windows = sum(width * (left + 1) for width, left in rows if left >= 0)
     parts = [f"{whole:,} bytes a token"] * bool(whole)
     parts += [f"up to {windows:,} bytes in windows"] * bool(windows) + [f"a state of {states:,} bytes"] * bool(states)
     return f"{', '.join(parts) or 'nothing'}; a step reads {size * program.source.parameters / 1e6:,.1f} MB of weights"
+
+
+def _kept(program: Program) -> tuple[list[tuple[int, int]], int]:
+    """Bytes a token of what caches hold of each attention, each with its window; and the bytes of all states."""
+    lefts = {group.name: group.left for group in program.form.groups if group != CROSS}
+    each = [(cache, prod(cache.sizes) * DTYPE_BYTES[cache.dtype]) for cache in program.form.caches]
+    states = sum(width for cache, width in each if cache.kind is CacheKind.ROW)
+    return [(width, lefts[cache.group]) for cache, width in each if cache.group in lefts], states
+
+
+def _to_keep(program: Program) -> tuple[list[tuple[int, int]], int]:
+    """The same of a program that is not compiled yet, if it keeps all keys and values."""
+    size = DTYPE_BYTES[program.dtype]
+    decoders = [spec for spec in program.nodes.attention if spec.type is AttentionType.DECODER]
+    rows = [(size * spec.kv_heads * (spec.qk_head_dim + spec.v_head_dim), spec.window.left) for spec in decoders]
+    return rows, sum(prod(spec.state) for spec in program.nodes.recurrent) * DTYPE_BYTES["float32"]
+
+
+def held_text(held: HeldWeights) -> str:
+    """E.g. "bfloat16 (211 matrices, 269.0 MB)"."""
+    return (
+        f"{held.format} ({held.matrices:,} {'matrices' if held.matrices > 1 else 'matrix'}, {held.size / 1e6:,.1f} MB)"
+    )
 
 
 def _of_texts(program: Program) -> dict[str, str]:

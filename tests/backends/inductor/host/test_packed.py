@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace import graphs
-from headrace.backends.inductor.host.packed import LINEAR_PACKED, linear_packed, pack, pack_linear, unpack
+from headrace.backends.inductor.host.packed import LINEAR_PACKED, held_weights, linear_packed, pack, pack_linear, unpack
 from headrace.backends.inductor.memory import compose
 from headrace.backends.inductor.packages import compile_module
 from headrace.backends.inductor.runner import Runner
@@ -100,3 +100,15 @@ def test_a_weight_of_zeros_is_one_of_integers() -> None:
     packed = pack(torch.zeros(64, 64))
     assert packed.numbers.dtype is torch.int8
     assert not unpack(*packed).any()
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "size"),
+    [("float32", "float32", 4), ("bfloat16", "bfloat16", 2), ("4 bits", "int8 in groups of 32", 1)],
+)
+def test_it_is_said_in_which_formats_weights_are_held(form: str, name: str, size: int) -> None:
+    exported = torch.export.export(Layers(form), (torch.tensor([[1, 2, 3]]),))
+    (held,) = held_weights(graphs.flat_module(pack_linear(exported)).graph)
+    numbers = size * (-(-WORDS // 32) * 32 * K + 160 * K + 224 * N)
+    groups = 32 * -(-K // 32) + 5 * -(-K // 32) + 7 * -(-N // 32)  # of each block a scale and an offset a column
+    assert held == (name, 3, numbers + (groups * 2 * 32 * 4 if size == 1 else 0))
