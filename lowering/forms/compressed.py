@@ -57,10 +57,12 @@ class Compressed:
 
 def read_compressed(program: Program) -> list[Compressed | None]:
     """For each attention, the row that is kept in place of its keys and values; None where there is none."""
-    found = list[Compressed | None]()
+    found, signature = list[Compressed | None](), program.signature
+    # What one text's tokens are is clear where there is one text: an encoder's is another, and arrays have none.
+    alone = signature.has(Role.IDS) and not signature.has(Role.TARGET_IDS)
     for spec, node in zip(program.nodes.attention, attention_nodes(program.graph), strict=True):
         given = arguments(node)
-        plain = spec.type is AttentionType.DECODER and given["bias"] is None
+        plain = alone and spec.type is AttentionType.DECODER and given["bias"] is None
         found.append(_read(program, given["k"], given["v"], spec.q_heads // spec.kv_heads) if plain else None)
     return found
 

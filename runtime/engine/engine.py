@@ -26,7 +26,7 @@ from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, state_class
 from headrace.runtime.text.encoded import Tokens
 from headrace.runtime.text.prefetch import PACKED, Sizes, padded
-from headrace.runtime.text.validate import counts
+from headrace.runtime.text.validate import counts, require_choice
 from headrace.tasks import answering, lacks, runnable, select
 from headrace.utils.compiler_lock import in_turn
 from headrace.utils.forks import Guard
@@ -291,6 +291,7 @@ class Engine:
     ) -> Iterator[tuple[Numbers, list[Rows]]]:
         """`answered` of several tasks in one pass: what each task is answered from, in their order."""
         require_batch_size(batch_size)
+        require_choice("progress", progress)
         lane, kinds = self.joint_lane(tasks, progress), [self.kind(task) for task in tasks]
         asked = Asked(count, batch_size, places)
         if count == 1 and not progress and lane.program.form.layout is not Layout.CACHED:

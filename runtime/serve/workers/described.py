@@ -93,6 +93,7 @@ class Stepping(Elsewhere):
     """One that makes tokens too."""
 
     ahead: bool = False
+    compresses: bool = False
     tensors: bool = False
 
     def cache_bytes(self) -> NoReturn:
