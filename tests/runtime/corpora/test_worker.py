@@ -44,6 +44,7 @@ def test_it_is_pickled_as_its_folder(saved: tuple[Any, Path]) -> None:
 
 @pytest.mark.slow(reason="starts a cluster of two workers, and kills one")
 def test_on_two_workers_of_ray(saved: tuple[Any, Path], tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="pandas comes with ray[data]")
     ray = pytest.importorskip("ray")
     model, folder = saved
     given, killed = texts(200), tmp_path / "killed"
