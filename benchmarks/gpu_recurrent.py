@@ -131,7 +131,11 @@ def timed(name: str, count: int, profile: bool) -> None:
     peer = [Padded(model_of(name, DTYPE).cuda(), SHAPES[name].pooling)]
     for batch in (32, 128):
         batches = list(padded(requests, batch))
-        rates[batch] = tokens / median_seconds(lambda held=batches: peer[0].over(held), 1)
+        try:
+            rates[batch] = tokens / median_seconds(lambda held=batches: peer[0].over(held), 1)
+        except torch.OutOfMemoryError as error:
+            print(f"{name}: Hugging Face, batch {batch}: {str(error).partition('. GPU')[0]}", flush=True)
+            continue
         print(f"{name}: Hugging Face, batch {batch}: {rates[batch]:,.0f} tokens/s", flush=True)
     peer.clear()
     torch.cuda.empty_cache()
