@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.ir import Layout, Program
+from headrace.ir import HeldWeights, Layout, Program
 from headrace.target import Target
 
 
@@ -29,6 +29,14 @@ class Executable(Protocol):
     def save(self, path: Path) -> None:
         """Write the executable to one file that `Backend.load` reads back."""
         ...
+
+
+@runtime_checkable
+class Packer(Protocol):
+    """An executable that holds weights in formats of its own."""
+
+    weights: tuple[HeldWeights, ...]
+    """The formats, the one of most bytes first."""
 
 
 class Backend(Protocol):

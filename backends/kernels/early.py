@@ -11,10 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from headrace.backends.kernels.linear_few.op import EARLY as FAMILIES
 from headrace.backends.kernels.tuning import family
-
-# Architectures on which kernels can.
-FAMILIES = ("sm90", "sm100")
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import debug
-from headrace.backends.interface import Backend, Memory
+from headrace.backends.interface import Backend, Memory, Packer
 from headrace.errors import ArtifactError, TargetError, TraceError
 from headrace.ir import TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
 from headrace.runtime.engine.lane import Lane
@@ -104,8 +104,9 @@ class Compiler:
 
     def _made(self, program: Program) -> Lane:
         executable = self._backend.compile(program)
-        held = program.with_(weights=getattr(executable, "weights", ()))
-        return Lane(held, executable, self._state(held))
+        if isinstance(executable, Packer):
+            program = program.with_(weights=executable.weights)
+        return Lane(program, executable, self._state(program))
 
     def _quantized(self, plain: Program, tasks: Sequence[Task], run: Run) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not."""
