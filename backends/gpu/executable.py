@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from headrace import graphs, sample
+from headrace.backends.gpu.code import Code, compiler_options, in_pythons_words
 from headrace.backends.gpu.cuda_graphs import Replays, Run, capturable
 from headrace.backends.gpu.device import current, on_host
 from headrace.backends.gpu.memory import memory_told, ran_out
@@ -26,18 +27,14 @@ from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
 from headrace.backends.kernels.tuning import family
 from headrace.compat.torch import ConstraintViolationError, mark_dynamic, oblivious_sizes, specialized_floats
-from headrace.graphs import HALVES
 from headrace.graphs.passes import run_graph_passes
-from headrace.ir import Layout, Program, Role
+from headrace.ir import Program
 from headrace.utils.forks import Guard
 from headrace.utils.scratch import room_told
 
-# What torch.export writes of sizes, in words that torch.compile reads where both sizes are known.
-PYTHONS: dict[Any, Any] = {torch.sym_min: min, torch.sym_max: max}
 Sample = Callable[[], dict[str, Tensor]]
 # A graph is compiled for rows up to here, or up to the longest request where that is longer.
 LONGEST = 1 << 16
-MOST_BLOCKS = 1 << 30  # of a cache, or rows
 # Tokens and sequences of the row that a packed graph is compiled and its kernels are tuned on: as full as rows are.
 SAMPLE = (16384, 129)
 # Sequences and rows of each in the batches that a padded graph is compiled on: where its code asks whether a size is
@@ -82,7 +79,7 @@ class Padded(OfGraph):
             module = graphs.flat_module(program.graph.run_decompositions(dict(decompositions)))
             run_graph_passes(module.graph, (ScaleProducts(),))
             samples = [partial(sample_batch, program, *size) for size in BATCHES]
-            self._run = _compiled(module, program, samples, LONGEST)
+            self._run = _compiled(module, program, samples)
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
@@ -164,9 +161,10 @@ def moved(given: Tensor) -> Tensor:
     return given.pin_memory().to("cuda", non_blocking=True)
 
 
-def compiled_kernels(program: Program, made: Sample, longest: int) -> Any:
+def compiled_kernels(program: Program, made: Sample, longest: int) -> Code:
     """A program with our kernels for its operators, compiled for rows of up to `longest` on what `made` makes."""
-    return _compiled(_kernels(program), program, [made], longest)
+    inputs = made()
+    return Code(_kernels(program), program, [inputs[name] for name in program.signature.input_names], longest)
 
 
 def short_kernels(program: Program) -> Run | None:
@@ -174,7 +172,7 @@ def short_kernels(program: Program) -> Run | None:
     from headrace.backends.kernels.pipeline import short_rows
 
     module = short_rows(program, family(current()))
-    return None if module is None else partial(exactly, _plain(module).forward)
+    return None if module is None else partial(exactly, in_pythons_words(module).forward)
 
 
 def _kernels(program: Program) -> fx.GraphModule:
@@ -187,41 +185,23 @@ def _kernels(program: Program) -> fx.GraphModule:
     return module
 
 
-def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample], longest: int) -> Any:
-    """One graph for every size of the free axes up to `longest`; its first calls, on samples, compile it."""
+def _compiled(module: fx.GraphModule, program: Program, samples: Sequence[Sample]) -> Any:
+    """One graph for every batch; its first calls, on samples, compile it."""
     # Its `forward`: calling the module itself, torch walks the traceback of what is raised inside, under its own
     # compiler, whose complaint about that then takes the place of an error such as memory that ran out.
-    compiled = torch.compile(_plain(module).forward, fullgraph=True, dynamic=True, options=_options(program))
-    padded = program.form.layout is Layout.PADDED
+    run = in_pythons_words(module).forward
+    compiled = torch.compile(run, fullgraph=True, dynamic=True, options=compiler_options(program))
     # Numbers of our functions are constants. Else torch makes an input of each, and begins again where one cannot be.
-    # Of a batch, one is a size as any other, where nothing asks for it; torch by itself compiles anew for it.
-    with specialized_floats(), oblivious_sizes(padded):
+    # One is a size as any other, where nothing asks for it; torch by itself compiles anew for it.
+    with specialized_floats(), oblivious_sizes():
         for made in samples:
             try:
                 with unlogged("torch._guards"), room_told("The compiled model"):
-                    compiled(*_free(program, made(), longest))
+                    compiled(*_free(program, made(), LONGEST))
             except ConstraintViolationError:
                 # A guard that torch cannot prove for every size, such as those of experts' routing: calls check it.
                 compiled(*_free(program, made(), None))
     return compiled
-
-
-def _plain(module: fx.GraphModule) -> fx.GraphModule:
-    """The module, in words of Python where it asks for sizes."""
-    for node in module.graph.nodes:
-        node.target = PYTHONS.get(node.target, node.target)
-    module.recompile()
-    return module
-
-
-def _options(program: Program) -> dict[str, Any]:
-    """Inductor's, beside what it does by itself."""
-    return {
-        # Padding of small products is decided by guards on sizes, which would compile again for other sizes.
-        "shape_padding": False,
-        # exp without its care for the smallest floats, 1e-38, of which no half-precision result shows anything.
-        "use_fast_math": getattr(torch, program.dtype) in HALVES,
-    }
 
 
 @contextmanager
@@ -239,12 +219,9 @@ def _free(program: Program, inputs: dict[str, Tensor], longest: int | None) -> l
     """The inputs in order, their free sizes but ones marked: bounded by `longest`, or as far as the guards allow."""
     for given in program.signature.inputs:
         for place, axis in enumerate(given.axes):
-            if axis.size is not None or inputs[given.name].shape[place] == 1:
-                continue
-            # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
-            least = 3 if given.role is Role.OFFSETS else 1 if program.form.layout is Layout.PADDED else 2
-            most = MOST_BLOCKS if given.role is Role.CACHE else longest
-            mark_dynamic(inputs[given.name], place, None if longest is None or most is None else (least, most + 1))
+            if axis.size is None and inputs[given.name].shape[place] != 1:
+                # A bound lets Inductor choose its index width once, where a guard would compile again for long rows.
+                mark_dynamic(inputs[given.name], place, None if longest is None else (1, longest + 1))
     return [inputs[name] for name in program.signature.input_names]
 
 

@@ -1,11 +1,13 @@
-"""Layers that repeat as a loop: compiled once, run with the weights of each.
+"""Layers that repeat, compiled once and run with the weights of each: as a loop, or as a region that each calls.
 
-The weights that stand in one place of all layers lie in one tensor, of which a layer reads its part where that lies.
+Of a loop, the weights that stand in one place of all layers lie in one tensor, of which a layer reads its part where
+that lies. A region takes the weights of a layer where they are; code ahead of time knows none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -14,10 +16,12 @@ from torch import Tensor, fx
 
 from headrace import debug
 from headrace.backends.inductor.weights import Parts
-from headrace.compat.torch import index_below, while_loop
-from headrace.graphs.repeats import Repeat, find_repeats
+from headrace.compat.torch import free_symbols, index_below, while_loop
+from headrace.compat.torch_compile import region
+from headrace.graphs.repeats import Begins, Repeat, find_repeats
 
-STACK = "headrace_layers"
+PRODUCTS = (torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+STACK, LAYER = "headrace_layers", "headrace_layer"
 
 
 def roll_layers(module: fx.GraphModule) -> dict[str, Parts]:
@@ -30,41 +34,104 @@ def roll_layers(module: fx.GraphModule) -> dict[str, Parts]:
         The attributes that now stand for the weights of all layers in one tensor [layers, ...], which are left without
         values, and those weights.
     """
+    stacks: dict[str, Parts] = {}
+    for number, repeat in enumerate(_repeats(module)):
+        stacks |= _roll(module, repeat, f"{STACK}_{number}")
+    _finish(module)
+    return stacks
+
+
+def share_layers(module: fx.GraphModule) -> None:
+    """Put one region in place of each stretch of a graph that repeats, which every layer of it calls.
+
+    Args:
+        module: a graph with its weights as attributes.
+    """
+    for number, repeat in enumerate(_repeats(module, _multiplies)):
+        _share(module, repeat, f"{LAYER}_{number}")
+    _finish(module)
+
+
+def _multiplies(node: fx.Node) -> bool:
+    """Whether it is a product, whose operands lie in memory in any case: there is nothing to fuse across its front."""
+    return node.target in PRODUCTS
+
+
+def _repeats(module: fx.GraphModule, begins: Begins | None = None) -> Iterator[Repeat]:
     # They assert what an export has made sure of, and would be no part of any layer.
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             module.graph.erase_node(node)
-    stacks: dict[str, Parts] = {}
-    for number, repeat in enumerate(find_repeats(module)):
-        stacks |= _roll(module, repeat, f"{STACK}_{number}")
+    for repeat in find_repeats(module, begins):
         debug.say(debug.STAGES, f"{len(repeat.layers)} layers of {len(repeat.layers[0])} operators are compiled as one")
+        yield repeat
+
+
+def _finish(module: fx.GraphModule) -> None:
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
-    return stacks
 
 
 def _roll(module: fx.GraphModule, repeat: Repeat, name: str) -> dict[str, Parts]:
-    graph, count, last = module.graph, len(repeat.layers), repeat.layers[-1]
-    inside = {node for layer in repeat.layers for node in layer}
+    graph, count = module.graph, len(repeat.layers)
     stacks = _stack(module, repeat, name)
     module.add_module(f"{name}_body", _body(repeat, count))
     module.add_module(f"{name}_goes_on", _condition(1 + len(repeat.carried) + len(stacks) + len(repeat.shared), count))
+    with _in_place(graph, repeat) as begin:
+        held = [_attribute(graph, stack) for stack in stacks]
+        kept: dict[str, Any] = {"dtype": torch.int64, "device": _device(repeat.layers[-1])}
+        zero = graph.call_function(torch.ops.aten.zeros.default, ([],), kept)
+        branches = _attribute(graph, f"{name}_goes_on"), _attribute(graph, f"{name}_body")
+        looped = graph.call_function(while_loop, (*branches, (zero, *begin), (*held, *repeat.shared)))
+        begin[:] = [graph.call_function(_item, (looped, 1 + order)) for order in range(len(begin))]
+    return stacks
+
+
+def _share(module: fx.GraphModule, repeat: Repeat, name: str) -> None:
+    graph, sizes = module.graph, _sizes(module.graph, repeat)
+    module.add_module(name, _region(repeat, len(sizes)))
+    with _in_place(graph, repeat) as carried:
+        for order in range(len(repeat.layers)):
+            own = [weights[order] for weights in repeat.weights.values()]
+            given = [*carried, *(_attribute(graph, str(weight.target)) for weight in own), *repeat.shared, *sizes]
+            called = graph.call_function(region, (_attribute(graph, name), name, *given))
+            carried[:] = [graph.call_function(_item, (called, place)) for place in range(len(carried))]
+
+
+def _sizes(graph: fx.Graph, repeat: Repeat) -> list[fx.Node]:
+    """The free sizes of which those of a layer's operands are made: a region cannot tell them from a sum of two."""
+    operands = *repeat.shared, *(value for value, _ in repeat.carried)
+    needed = {str(one) for value in operands for one in free_symbols(value.meta["val"])}
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    places = {
+        str(size): (node, place)
+        for node in reversed(inputs)
+        for place, size in enumerate(node.meta["val"].shape)
+        if str(size) in needed
+    }
+    with graph.inserting_after(inputs[-1]):
+        return [graph.call_function(torch.ops.aten.sym_size.int, places[name]) for name in sorted(needed)]
+
+
+@contextmanager
+def _in_place(graph: fx.Graph, repeat: Repeat) -> Iterator[list[fx.Node]]:
+    """Insert nodes where a repeat's layers are, which go when the block is over.
+
+    Yields:
+        What the first layer takes of what each hands on; the block leaves there what the last has handed on.
+    """
+    last, inside = repeat.layers[-1], {node for layer in repeat.layers for node in layer}
     with graph.inserting_after(_latest(graph, repeat)):
         here = graph.call_function(int)  # a place to insert before
     with graph.inserting_before(here):
-        held = [_attribute(graph, stack) for stack in stacks]
-        zero = graph.call_function(torch.ops.aten.zeros.default, ([],), {"dtype": torch.int64, "device": _device(last)})
-        begin = [graph.call_function(torch.ops.aten.contiguous.default, (value,)) for value, _ in repeat.carried]
-        branches = _attribute(graph, f"{name}_goes_on"), _attribute(graph, f"{name}_body")
-        looped = graph.call_function(while_loop, (*branches, (zero, *begin), (*held, *repeat.shared)))
-        for order, (_, place) in enumerate(repeat.carried):
-            result = graph.call_function(_item, (looped, 1 + order))
+        carried = [graph.call_function(torch.ops.aten.contiguous.default, (value,)) for value, _ in repeat.carried]
+        yield carried
+        for result, (_, place) in zip(carried, repeat.carried, strict=True):
             result.meta["val"] = last[place].meta["val"]
             last[place].replace_all_uses_with(result, delete_user_cb=lambda user: user not in inside)
     for node in (here, *reversed([node for layer in repeat.layers for node in layer])):
         graph.erase_node(node)
-    return stacks
 
 
 def _attribute(graph: fx.Graph, name: str) -> fx.Node:
@@ -114,13 +181,27 @@ def _body(repeat: Repeat, count: int) -> fx.GraphModule:
     index = graph.call_function(index_below, (number, count))
     for weight, stack in zip(repeat.weights, stacks, strict=True):
         known[weight] = graph.call_function(torch.ops.aten.select.int, (stack, 0, index))
-    known |= shared
-    for node in repeat.layers[0]:
-        known[node] = graph.node_copy(node, known.__getitem__)
-    handed = [
-        graph.call_function(torch.ops.aten.contiguous.default, (known[repeat.layers[0][place]],))
-        for _, place in repeat.carried
-    ]
+    handed = _layer(graph, repeat, known | shared)
     following = graph.call_function(torch.ops.aten.add.Tensor, (number, 1))
     graph.output((following, *handed))
     return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _region(repeat: Repeat, sizes: int) -> fx.GraphModule:
+    """One layer: what it is handed, its weights, what all share and so many sizes, to what follows."""
+    graph = fx.Graph()
+    known = {value: graph.placeholder(f"carried_{order}") for order, (value, _) in enumerate(repeat.carried)}
+    known |= {weight: graph.placeholder(f"weight_{order}") for order, weight in enumerate(repeat.weights)}
+    known |= {value: graph.placeholder(f"shared_{order}") for order, value in enumerate(repeat.shared)}
+    for order in range(sizes):
+        graph.placeholder(f"size_{order}")
+    graph.output(tuple(_layer(graph, repeat, known)))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _layer(graph: fx.Graph, repeat: Repeat, known: dict[fx.Node, fx.Node]) -> list[fx.Node]:
+    """A copy of the first layer, given what it reads: what it hands on."""
+    for node in repeat.layers[0]:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    handed = (known[repeat.layers[0][place]] for _, place in repeat.carried)
+    return [graph.call_function(torch.ops.aten.contiguous.default, (value,)) for value in handed]

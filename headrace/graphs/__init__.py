@@ -5,7 +5,7 @@ from headrace.graphs.interpreter import HALVES, ancestors, bindings, evaluate, f
 from headrace.graphs.rewriter import Edit, drop_mutations, keep_outputs, replace_output, rewrite, sparing, with_weights
 from headrace.graphs.signature import bound_of, inputs_of, outputs_of, weights_of
 from headrace.graphs.storage import save
-from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertions
+from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertions, lift_weights
 
 __all__ = [
     "HALVES",
@@ -23,6 +23,7 @@ __all__ = [
     "flat_module",
     "inputs_of",
     "keep_outputs",
+    "lift_weights",
     "outputs_of",
     "replace_output",
     "rewrite",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -20,6 +20,7 @@ MOST_KINDS = 8
 # What a value is to the layers that read it: alike to all, a weight of each, or made by the layer before at some place.
 SHARED, WEIGHT = "shared", "weight"
 Role = str | int
+Begins = Callable[[fx.Node], bool]
 Reads = Mapping[fx.Node, tuple[fx.Node, ...]]
 
 
@@ -43,17 +44,18 @@ class Repeat:
     shared: tuple[fx.Node, ...]
 
 
-def find_repeats(module: fx.GraphModule) -> list[Repeat]:
+def find_repeats(module: fx.GraphModule, begins: Begins | None = None) -> list[Repeat]:
     """The stretches that repeat, those that save most first; no node is in two of them.
 
     Args:
         module: with its weights as attributes.
+        begins: says of a node whether a layer had best begin with it; any may where none does.
     """
     order = [node for node in module.graph.nodes if node.op == "call_function"]
     labels: list[Hashable] = [_label(node, module) for node in order]
     read = {node: _read(node) for node in order}
     found = []
-    while (best := _best(order, labels, read)) is not None:
+    while (best := _best(order, labels, read, begins or _anywhere)) is not None:
         found.append(best)
         taken = {node for layer in best.layers for node in layer}
         labels = [object() if node in taken else label for node, label in zip(order, labels, strict=True)]
@@ -78,11 +80,15 @@ def _look(value: Any) -> Any:
     return [_look(one) for one in value] if isinstance(value, (tuple, list)) else str(value)
 
 
-def _best(order: Sequence[fx.Node], labels: Sequence[Hashable], read: Reads) -> Repeat | None:
+def _anywhere(node: fx.Node) -> bool:
+    return True
+
+
+def _best(order: Sequence[fx.Node], labels: Sequence[Hashable], read: Reads, begins: Begins) -> Repeat | None:
     """What saves most among the stretches of each length that layers may have."""
     best, most = None, LEAST_SAVED - 1
     for start, length, size in sorted(_runs(labels), key=lambda run: run[1] - run[2]):
-        for first in _rotations(order, start, length, size):
+        for first in _rotations(order, start, length, size, begins):
             if (start + size - first) // length * length - length <= most:
                 continue
             made = _longest(order[first : start + size], length, read)
@@ -113,7 +119,7 @@ def _lengths(labels: Sequence[Hashable]) -> list[int]:
     return sorted({*distances, *(times * distance for distance in common for times in range(2, MOST_KINDS + 1))})
 
 
-def _rotations(order: Sequence[fx.Node], start: int, length: int, size: int) -> list[int]:
+def _rotations(order: Sequence[fx.Node], start: int, length: int, size: int, begins: Begins) -> list[int]:
     """Where a layer may begin: where least crosses from one to the next, the earliest first."""
     places = _places(order)
 
@@ -122,8 +128,9 @@ def _rotations(order: Sequence[fx.Node], start: int, length: int, size: int) -> 
         given = {arg for place in second for arg in order[place].all_input_nodes}
         return sum(first <= places.get(arg, -1) < first + length for arg in given)
 
-    begins = range(start, min(start + length, start + size - 2 * length + 1))
-    return sorted(begins, key=lambda first: (crossing(first), first))
+    firsts = range(start, min(start + length, start + size - 2 * length + 1))
+    wished = [first for first in firsts if begins(order[first])]
+    return sorted(wished or firsts, key=lambda first: (crossing(first), first))
 
 
 def _longest(stretch: Sequence[fx.Node], length: int, read: Reads) -> Repeat | None:

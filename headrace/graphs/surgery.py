@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -66,6 +67,28 @@ def drop_assertions(graph: fx.Graph) -> None:
         asserts = node.op == "call_function" and node.is_impure() and not node.users
         if asserts and not needed.issuperset(node.all_input_nodes):
             graph.erase_node(node)
+
+
+def lift_weights(module: fx.GraphModule) -> list[Tensor]:
+    """Put an input behind the others for each weight that a module's graph reads.
+
+    Returns:
+        The weights, in the order of those inputs.
+    """
+    graph, inputs, weights = module.graph, dict[str, fx.Node](), list[Tensor]()
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    for node in list(graph.find_nodes(op="get_attr")):
+        if not isinstance(held := attrgetter(name := str(node.target))(module), Tensor):
+            continue
+        if name not in inputs:
+            weights.append(held.detach())
+            with graph.inserting_after(last):
+                last = inputs[name] = graph.placeholder(f"weight_{len(inputs)}")
+            last.meta = dict(node.meta)
+        node.replace_all_uses_with(inputs[name])
+        graph.erase_node(node)
+    module.recompile()
+    return weights
 
 
 def drop_unused(graph: fx.Graph, given: set[str]) -> frozenset[str]:

@@ -82,9 +82,7 @@ def test_numbers_of_a_function_are_constants() -> None:
     signature = SimpleNamespace(inputs=(given,), input_names=("x",))
     program: Any = SimpleNamespace(signature=signature, form=Form(), dtype="float32")
     before = counters["aot_autograd"]["total"]
-    run = executable._compiled(
-        torch.fx.GraphModule({}, graph), program, [lambda: {"x": torch.randn(9, 8)}], executable.LONGEST
-    )
+    run = executable._compiled(torch.fx.GraphModule({}, graph), program, [lambda: {"x": torch.randn(9, 8)}])
     assert counters["aot_autograd"]["total"] == before + 1
     x = torch.randn(5, 8)
     torch.testing.assert_close(run(x)[0], round_to_float8(x)[1])
