@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
-from headrace.backends.inductor.layers import share_layers
-from headrace.compat.torch_compile import Bounds, Sizes, compile_graph
-from headrace.graphs import HALVES, lift_weights
+from headrace.backends.gpu.parts import compile_parts, split
+from headrace.compat.torch_compile import Bounds, Sizes
+from headrace.graphs import HALVES
 from headrace.ir import Program, Role
 from headrace.utils.scratch import room_told
 
@@ -45,8 +44,7 @@ class Code:
             inputs: a sample, in the program's order, as full as rows are: tiles are chosen for it.
             longest: how many tokens a row has at most.
         """
-        share_layers(in_pythons_words(module))
-        self._weights = lift_weights(module)
+        self._weights = split(in_pythons_words(module))
         self._module, self._program, self._longest = module, program, longest
         self._free = _free(program, inputs)
         self._made = [self._compiled(inputs)]
@@ -75,7 +73,7 @@ class Code:
             given.append(sizes.tensor(shape, one))
         given += map(sizes.weight, self._weights)
         with room_told("The compiled model"):
-            run = compile_graph(copy.deepcopy(self._module), sizes, given, compiler_options(self._program))
+            run = compile_parts(self._module, sizes, given, compiler_options(self._program))
         return Made(run, bounds, sizes.require())
 
     def _bounds(self, order: int, example: int) -> Bounds:

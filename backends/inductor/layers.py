@@ -1,7 +1,6 @@
-"""Layers that repeat, compiled once and run with the weights of each: as a loop, or as a region that each calls.
+"""Layers that repeat as a loop: compiled once, run with the weights of each.
 
-Of a loop, the weights that stand in one place of all layers lie in one tensor, of which a layer reads its part where
-that lies. A region takes the weights of a layer where they are; code ahead of time knows none.
+The weights that stand in one place of all layers lie in one tensor, of which a layer reads its part where that lies.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from torch import Tensor, fx
 
 from headrace import debug
 from headrace.backends.inductor.weights import Parts
-from headrace.compat.torch import free_symbols, index_below, while_loop
-from headrace.compat.torch_compile import region
-from headrace.graphs.repeats import Begins, Repeat, find_repeats
+from headrace.compat.torch import index_below, while_loop
+from headrace.graphs.repeats import Repeat, find_repeats
 
-PRODUCTS = (torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
-STACK, LAYER = "headrace_layers", "headrace_layer"
+STACK = "headrace_layers"
 
 
 def roll_layers(module: fx.GraphModule) -> dict[str, Parts]:
@@ -35,39 +32,25 @@ def roll_layers(module: fx.GraphModule) -> dict[str, Parts]:
         values, and those weights.
     """
     stacks: dict[str, Parts] = {}
-    for number, repeat in enumerate(_repeats(module)):
+    for number, repeat in enumerate(repeats(module)):
         stacks |= _roll(module, repeat, f"{STACK}_{number}")
-    _finish(module)
+    finish(module)
     return stacks
 
 
-def share_layers(module: fx.GraphModule) -> None:
-    """Put one region in place of each stretch of a graph that repeats, which every layer of it calls.
-
-    Args:
-        module: a graph with its weights as attributes.
-    """
-    for number, repeat in enumerate(_repeats(module, _multiplies)):
-        _share(module, repeat, f"{LAYER}_{number}")
-    _finish(module)
-
-
-def _multiplies(node: fx.Node) -> bool:
-    """Whether it is a product, whose operands lie in memory in any case: there is nothing to fuse across its front."""
-    return node.target in PRODUCTS
-
-
-def _repeats(module: fx.GraphModule, begins: Begins | None = None) -> Iterator[Repeat]:
+def repeats(module: fx.GraphModule, **chosen: Any) -> Iterator[Repeat]:
+    """What repeats in a graph, as `find_repeats` finds it, each said as it is met."""
     # They assert what an export has made sure of, and would be no part of any layer.
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             module.graph.erase_node(node)
-    for repeat in find_repeats(module, begins):
+    for repeat in find_repeats(module, **chosen):
         debug.say(debug.STAGES, f"{len(repeat.layers)} layers of {len(repeat.layers[0])} operators are compiled as one")
         yield repeat
 
 
-def _finish(module: fx.GraphModule) -> None:
+def finish(module: fx.GraphModule) -> None:
+    """Leave a graph of which layers were taken as one that runs."""
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -78,44 +61,18 @@ def _roll(module: fx.GraphModule, repeat: Repeat, name: str) -> dict[str, Parts]
     stacks = _stack(module, repeat, name)
     module.add_module(f"{name}_body", _body(repeat, count))
     module.add_module(f"{name}_goes_on", _condition(1 + len(repeat.carried) + len(stacks) + len(repeat.shared), count))
-    with _in_place(graph, repeat) as begin:
+    with in_place_of(graph, repeat) as begin:
         held = [_attribute(graph, stack) for stack in stacks]
         kept: dict[str, Any] = {"dtype": torch.int64, "device": _device(repeat.layers[-1])}
         zero = graph.call_function(torch.ops.aten.zeros.default, ([],), kept)
         branches = _attribute(graph, f"{name}_goes_on"), _attribute(graph, f"{name}_body")
         looped = graph.call_function(while_loop, (*branches, (zero, *begin), (*held, *repeat.shared)))
-        begin[:] = [graph.call_function(_item, (looped, 1 + order)) for order in range(len(begin))]
+        begin[:] = [graph.call_function(item, (looped, 1 + order)) for order in range(len(begin))]
     return stacks
 
 
-def _share(module: fx.GraphModule, repeat: Repeat, name: str) -> None:
-    graph, sizes = module.graph, _sizes(module.graph, repeat)
-    module.add_module(name, _region(repeat, len(sizes)))
-    with _in_place(graph, repeat) as carried:
-        for order in range(len(repeat.layers)):
-            own = [weights[order] for weights in repeat.weights.values()]
-            given = [*carried, *(_attribute(graph, str(weight.target)) for weight in own), *repeat.shared, *sizes]
-            called = graph.call_function(region, (_attribute(graph, name), name, *given))
-            carried[:] = [graph.call_function(_item, (called, place)) for place in range(len(carried))]
-
-
-def _sizes(graph: fx.Graph, repeat: Repeat) -> list[fx.Node]:
-    """The free sizes of which those of a layer's operands are made: a region cannot tell them from a sum of two."""
-    operands = *repeat.shared, *(value for value, _ in repeat.carried)
-    needed = {str(one) for value in operands for one in free_symbols(value.meta["val"])}
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    places = {
-        str(size): (node, place)
-        for node in reversed(inputs)
-        for place, size in enumerate(node.meta["val"].shape)
-        if str(size) in needed
-    }
-    with graph.inserting_after(inputs[-1]):
-        return [graph.call_function(torch.ops.aten.sym_size.int, places[name]) for name in sorted(needed)]
-
-
 @contextmanager
-def _in_place(graph: fx.Graph, repeat: Repeat) -> Iterator[list[fx.Node]]:
+def in_place_of(graph: fx.Graph, repeat: Repeat) -> Iterator[list[fx.Node]]:
     """Insert nodes where a repeat's layers are, which go when the block is over.
 
     Yields:
@@ -138,7 +95,8 @@ def _attribute(graph: fx.Graph, name: str) -> fx.Node:
     return graph.create_node("get_attr", name)
 
 
-def _item(values: Sequence[Any], place: int) -> Any:
+def item(values: Sequence[Any], place: int) -> Any:
+    """One of what a part of a graph hands on."""
     return values[place]
 
 
@@ -181,25 +139,13 @@ def _body(repeat: Repeat, count: int) -> fx.GraphModule:
     index = graph.call_function(index_below, (number, count))
     for weight, stack in zip(repeat.weights, stacks, strict=True):
         known[weight] = graph.call_function(torch.ops.aten.select.int, (stack, 0, index))
-    handed = _layer(graph, repeat, known | shared)
+    handed = copy_layer(graph, repeat, known | shared)
     following = graph.call_function(torch.ops.aten.add.Tensor, (number, 1))
     graph.output((following, *handed))
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _region(repeat: Repeat, sizes: int) -> fx.GraphModule:
-    """One layer: what it is handed, its weights, what all share and so many sizes, to what follows."""
-    graph = fx.Graph()
-    known = {value: graph.placeholder(f"carried_{order}") for order, (value, _) in enumerate(repeat.carried)}
-    known |= {weight: graph.placeholder(f"weight_{order}") for order, weight in enumerate(repeat.weights)}
-    known |= {value: graph.placeholder(f"shared_{order}") for order, value in enumerate(repeat.shared)}
-    for order in range(sizes):
-        graph.placeholder(f"size_{order}")
-    graph.output(tuple(_layer(graph, repeat, known)))
-    return fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _layer(graph: fx.Graph, repeat: Repeat, known: dict[fx.Node, fx.Node]) -> list[fx.Node]:
+def copy_layer(graph: fx.Graph, repeat: Repeat, known: dict[fx.Node, fx.Node]) -> list[fx.Node]:
     """A copy of the first layer, given what it reads: what it hands on."""
     for node in repeat.layers[0]:
         known[node] = graph.node_copy(node, known.__getitem__)

@@ -70,6 +70,7 @@ __all__ = [
     "without_modes",
     "without_stacks",
     "writes",
+    "written_arguments",
 ]
 COMPOSITE = "CompositeImplicitAutograd"
 COMPOSITE_KEY = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -117,6 +118,11 @@ def own_buffers(module: torch.nn.Module) -> dict[str, Tensor | None]:
 def writes(target: OpOverload) -> bool:
     """Whether the operator writes into one of its arguments."""
     return bool(target._schema.is_mutable)
+
+
+def written_arguments(target: OpOverload) -> list[bool]:
+    """Of each argument of an operator, in order, whether it writes into it."""
+    return [bool(one.alias_info and one.alias_info.is_write) for one in target._schema.arguments]
 
 
 def returns_views(target: OpOverload) -> bool:

@@ -1,4 +1,4 @@
-"""torch's compiler given a graph of ours, with no tracer of Python in between: free sizes, and layers as regions."""
+"""torch's compiler given a graph of ours, with no tracer of Python in between: sizes may be free."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, tracing
-from torch._higher_order_ops.invoke_subgraph import invoke_subgraph as region
 from torch._inductor.compile_fx import compile_fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, DimDynamic, ShapeEnv, StrictMinMaxConstraint
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
-__all__ = ["Bounds", "Sizes", "compile_graph", "region"]
+__all__ = ["Bounds", "Sizes", "compile_graph"]
 
 
 class Bounds(NamedTuple):

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, fx
 
-from headrace.compat.torch import OpOverload, pytree, writes
+from headrace.compat.torch import OpOverload, pytree, writes, written_arguments
 
 # A stretch of fewer nodes that repeats once is not worth a loop.
 LEAST_SAVED = 10
@@ -34,7 +34,8 @@ class Repeat:
         layers: the nodes of each, in order.
         carried: for what each layer takes from the one before it, the value that the first takes and the place in the
             layer of the node that makes it.
-        weights: for each weight of the first layer, those that stand in its place in all layers, the first included.
+        weights: for each weight of the first layer, those that stand in its place in all layers, the first included;
+            an input of its own is such a one where layers are called.
         shared: what all layers read alike.
     """
 
@@ -44,30 +45,48 @@ class Repeat:
     shared: tuple[fx.Node, ...]
 
 
-def find_repeats(module: fx.GraphModule, begins: Begins | None = None) -> list[Repeat]:
+class _Wiring(NamedTuple):
+    """What each node reads, and whether layers are called with it."""
+
+    read: Reads
+    called: bool
+
+
+def find_repeats(module: fx.GraphModule, begins: Begins | None = None, called: bool = False) -> list[Repeat]:
     """The stretches that repeat, those that save most first; no node is in two of them.
 
     Args:
         module: with its weights as attributes.
         begins: says of a node whether a layer had best begin with it; any may where none does.
+        called: each layer is called with what it reads: inputs of its own count as its weights, and it may write to
+            them, where nothing else reads them.
     """
     order = [node for node in module.graph.nodes if node.op == "call_function"]
-    labels: list[Hashable] = [_label(node, module) for node in order]
+    labels: list[Hashable] = [_label(node, module, called) for node in order]
     read = {node: _read(node) for node in order}
     found = []
-    while (best := _best(order, labels, read, begins or _anywhere)) is not None:
+    while (best := _best(order, labels, _Wiring(read, called), begins or _anywhere)) is not None:
         found.append(best)
         taken = {node for layer in best.layers for node in layer}
         labels = [object() if node in taken else label for node, label in zip(order, labels, strict=True)]
     return found
 
 
-def _label(node: fx.Node, module: fx.GraphModule) -> Hashable:
+def _label(node: fx.Node, module: fx.GraphModule, called: bool) -> Hashable:
     """What a node has in common with those of other layers; its own where it can be in none."""
-    if node.is_impure() or (isinstance(node.target, OpOverload) and writes(node.target)):
+    into = _written(node)
+    if (node.is_impure() and not into) or (into and not (called and all(one.op == "placeholder" for one in into))):
         return object()
     held = pytree.tree_map(lambda value: _slot(value, module) if isinstance(value, fx.Node) else value, node.args)
     return str((node.target, held, sorted(node.kwargs.items()), _look(node.meta.get("val"))))
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """What an operator writes into."""
+    if not (isinstance(node.target, OpOverload) and writes(node.target)):
+        return []
+    given = zip(written_arguments(node.target), node.args, strict=False)
+    return [arg for written, arg in given if written and isinstance(arg, fx.Node)]
 
 
 def _slot(node: fx.Node, module: fx.GraphModule) -> str:
@@ -84,17 +103,26 @@ def _anywhere(node: fx.Node) -> bool:
     return True
 
 
-def _best(order: Sequence[fx.Node], labels: Sequence[Hashable], read: Reads, begins: Begins) -> Repeat | None:
+def _best(order: Sequence[fx.Node], labels: Sequence[Hashable], wiring: _Wiring, begins: Begins) -> Repeat | None:
     """What saves most among the stretches of each length that layers may have."""
     best, most = None, LEAST_SAVED - 1
     for start, length, size in sorted(_runs(labels), key=lambda run: run[1] - run[2]):
         for first in _rotations(order, start, length, size, begins):
             if (start + size - first) // length * length - length <= most:
                 continue
-            made = _longest(order[first : start + size], length, read)
-            if made is not None and (saved := (len(made.layers) - 1) * length) > most:
+            made = _longest(order[first : start + size], length, wiring)
+            if made is not None and _alone(made) and (saved := (len(made.layers) - 1) * length) > most:
                 best, most = made, saved
     return best
+
+
+def _alone(repeat: Repeat) -> bool:
+    """Whether what its layers write into is read by them alone, and by one each."""
+    for layer in repeat.layers:
+        within = set(layer)
+        if any(not within.issuperset(one.users) for node in layer for one in _written(node)):
+            return False
+    return True
 
 
 def _runs(labels: Sequence[Hashable]) -> Iterator[tuple[int, int, int]]:
@@ -133,10 +161,10 @@ def _rotations(order: Sequence[fx.Node], start: int, length: int, size: int, beg
     return sorted(wished or firsts, key=lambda first: (crossing(first), first))
 
 
-def _longest(stretch: Sequence[fx.Node], length: int, read: Reads) -> Repeat | None:
+def _longest(stretch: Sequence[fx.Node], length: int, wiring: _Wiring) -> Repeat | None:
     """The layers that a stretch begins with, as many as follow the first in all that they read; None if only that."""
     first, *others = (tuple(stretch[begin : begin + length]) for begin in range(0, len(stretch) - length + 1, length))
-    matching = _Matching(first, read)
+    matching = _Matching(first, wiring)
     for layer in others:
         if not matching.take(layer):
             break
@@ -148,8 +176,8 @@ def _longest(stretch: Sequence[fx.Node], length: int, read: Reads) -> Repeat | N
 class _Matching:
     """Layers that were found to be wired as the first."""
 
-    def __init__(self, layer: tuple[fx.Node, ...], read: Reads) -> None:
-        self.layers, self._read = [layer], read
+    def __init__(self, layer: tuple[fx.Node, ...], wiring: _Wiring) -> None:
+        self.layers, self._read, self._called = [layer], wiring.read, wiring.called
         # What the first layer reads of others, and what that is to it.
         self._roles: dict[fx.Node, Role] = {}
         self._weights: dict[fx.Node, list[fx.Node]] = {}
@@ -164,7 +192,7 @@ class _Matching:
                     if own.get(arg) != first.get(of_first):
                         return False
                     continue
-                role = _role(arg, of_first, before)
+                role = _role(arg, of_first, before, self._called)
                 # One thing to all that read it: the layer is copied with one value for each.
                 if role is None or roles.setdefault(of_first, role) != role:
                     return False
@@ -193,14 +221,21 @@ class _Matching:
         )
 
 
-def _role(arg: fx.Node, of_first: fx.Node, before: dict[fx.Node, int]) -> Role | None:
+def _role(arg: fx.Node, of_first: fx.Node, before: dict[fx.Node, int], called: bool) -> Role | None:
     """What a value from outside is to a layer, given the one in its place in the first; None where they differ."""
     if arg in before:
         value, first = arg.meta.get("val"), of_first.meta.get("val")
         return before[arg] if isinstance(value, Tensor) and _look(value) == _look(first) else None
     if arg is of_first:
         return SHARED
-    return WEIGHT if arg.op == of_first.op == "get_attr" else None
+    own = called and arg.op == of_first.op == "placeholder" and _kind(arg) == _kind(of_first)
+    return WEIGHT if own or arg.op == of_first.op == "get_attr" else None
+
+
+def _kind(node: fx.Node) -> Any:
+    """What inputs of two layers have in common: all but the sizes that are free."""
+    value = node.meta["val"]
+    return value.dtype, [size if isinstance(size, int) else None for size in value.shape], value.device
 
 
 def _places(layer: Sequence[fx.Node]) -> dict[fx.Node, int]:
