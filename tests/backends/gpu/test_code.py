@@ -78,7 +78,8 @@ def test_the_parts_are_no_more_for_more_layers(analysed: Any) -> None:
         assert len(weights) == len(list(program.graph.parameters())) + len(list(program.graph.buffers()))
         calls = parts_of(module)
         assert calls.count("layer_0") == layers
-        found.append(sum(len(module.get_submodule(name).graph.nodes) for name in set(calls)))
+        parts: list[Any] = [module.get_submodule(name) for name in set(calls)]
+        found.append(sum(len(part.graph.nodes) for part in parts))
     assert found[0] == found[1]
 
 
@@ -92,7 +93,7 @@ def test_sizes_that_the_code_was_not_made_for_are_compiled_anew() -> None:
     given = graph.placeholder("x")
     given.meta["val"] = torch.empty(4, 8)
     graph.output((graph.call_function(halves, (given,)),))
-    axes = Axis("rows"), Axis("width", 8)
+    axes: Any = Axis("rows"), Axis("width", 8)
     program: Any = SimpleNamespace(
         signature=SimpleNamespace(inputs=(Input("x", Role.ARRAY, "float32", axes),), input_names=("x",)),
         form=Form(),
