@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from headrace import graphs, sample
+from headrace import debug, graphs, sample
 from headrace.backends.gpu.code import Code, compiler_options, in_pythons_words
 from headrace.backends.gpu.cuda_graphs import Replays, Run, capturable
 from headrace.backends.gpu.device import current, on_host
@@ -103,9 +103,10 @@ class Packed(OfGraph):
         longest = max(step_tokens, program.facts.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = compiled_kernels(program, partial(sample_row, program, *SAMPLE), longest)
-            self._replays = (
-                Replays(self._exactly, program, short_kernels(program)) if capturable(program.graph) else None
-            )
+            with debug.stage("capture"):
+                self._replays = (
+                    Replays(self._exactly, program, short_kernels(program)) if capturable(program.graph) else None
+                )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Copy the inputs to the device, run, and copy what is made back, without waiting for any of it."""
@@ -164,7 +165,8 @@ def moved(given: Tensor) -> Tensor:
 def compiled_kernels(program: Program, made: Sample, longest: int) -> Code:
     """A program with our kernels for its operators, compiled for rows of up to `longest` on what `made` makes."""
     inputs = made()
-    return Code(_kernels(program), program, [inputs[name] for name in program.signature.input_names], longest)
+    with debug.stage("code"):
+        return Code(_kernels(program), program, [inputs[name] for name in program.signature.input_names], longest)
 
 
 def short_kernels(program: Program) -> Run | None:

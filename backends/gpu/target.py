@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace import debug
 from headrace.backends.gpu.architecture import ARCHITECTURES, of_vendor
 from headrace.backends.gpu.device import current, on_device
 from headrace.backends.gpu.executable import OfGraph, Packed, Padded, Placed
@@ -141,7 +142,8 @@ class Gpu:
     def compile(self, program: Program) -> Executable:
         """Move the program to the device and compile it."""
         with self.placed():
-            moved = program.with_(exported=on_device(program.graph))
+            with debug.stage("move"):
+                moved = program.with_(exported=on_device(program.graph))
             made = self._made(moved)
         return made if self.device is None else Placed(made, self.placed)
 

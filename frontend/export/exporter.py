@@ -14,7 +14,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
 from headrace import debug, graphs
-from headrace.compat.torch import shapes_at_once, without_code, without_stacks
+from headrace.compat.torch import brief_traces, without_stacks
 from headrace.errors import TraceError
 from headrace.frontend.capture.attention import capture
 from headrace.frontend.capture.flatten import flatten
@@ -126,7 +126,7 @@ def _asserting(served: Served, options: dict[str, Any], given: tuple[Input, ...]
 
 def _traced(served: Served, **options: Any) -> ExportedProgram:
     """The functional graph, without what the model writes into its own buffers for the next run: each begins anew."""
-    with borrowed(served.model), shapes_at_once(), without_code():
+    with borrowed(served.model), brief_traces():
         exported = torch.export.export(served, (), **options)
     return graphs.drop_mutations(flatten(exported))
 

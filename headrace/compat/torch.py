@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, fx
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import _config as shapes
+from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError,
@@ -44,6 +46,7 @@ __all__ = [
     "TorchDispatchMode",
     "argument_names",
     "asked_of_sizes",
+    "brief_traces",
     "compile_code",
     "compiler_settings",
     "enable_python_dispatcher",
@@ -67,6 +70,7 @@ __all__ = [
     "specialized_floats",
     "while_loop",
     "without_code",
+    "without_fake_cache",
     "without_modes",
     "without_stacks",
     "writes",
@@ -154,9 +158,27 @@ def without_stacks() -> Iterator[None]:
         torch.fx.config.do_not_emit_stack_traces = before
 
 
+def without_metadata() -> AbstractContextManager[Any]:
+    """Let traces note no second record of each value's shape and strides: a tenth of a trace, and read by nobody."""
+    return patch.object(proxy_tensor, "_extract_tensor_metadata", lambda _: None)
+
+
+def without_fake_cache() -> AbstractContextManager[Any]:
+    """Let traces work each operator's result out anew, where nearly every one has shapes of its own."""
+    made: AbstractContextManager[Any] = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+    return made
+
+
 def without_code() -> AbstractContextManager[Any]:
     """Let the graphs that traces make on their way write their code when they are called, which they never are."""
     return _use_lazy_graph_module(True)
+
+
+@contextmanager
+def brief_traces() -> Iterator[None]:
+    """Let traces do what is read of them alone: `shapes_at_once`, and no code or second record on their way."""
+    with shapes_at_once(), without_code(), without_metadata():
+        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram
 
 from headrace import debug, feed, graphs, sample
+from headrace.compat.torch import brief_traces, without_fake_cache, without_stacks
 from headrace.errors import TraceError
 from headrace.graphs.views import arguments, attention_nodes
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Axis, BiasKind, Input, Layout, Program, RecurrentSpec, Role, Verdict
@@ -93,7 +94,7 @@ def export_row(module: fx.GraphModule, inputs: dict[str, Tensor], shapes: dict[s
     Raises:
         TraceError: torch.export refuses it.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), brief_traces(), without_stacks(), without_fake_cache():
         warnings.simplefilter("ignore")  # torch.export warns of its own deprecations
         try:
             # Deferred: some guards that hold for every count of tokens are past what the export can prove. What is

@@ -17,6 +17,7 @@ from headrace.runtime.engine.quantization_gate import measure_quality, require_q
 from headrace.runtime.engine.request import Request
 from headrace.runtime.state.model_state import ModelState
 from headrace.tasks import answering
+from headrace.utils.gc_freeze import sparing_the_old
 
 if TYPE_CHECKING:
     from headrace.ir.passes import Pass
@@ -67,6 +68,10 @@ class Compiler:
             TargetError: texts come in pieces, and the tasks answer none so.
             VerifyError: what is quantised answers otherwise, and nothing said to keep it so.
         """
+        with sparing_the_old():
+            return self._lane(tasks, kinds, held, run)
+
+    def _lane(self, tasks: Sequence[Task], kinds: Sequence[OutputKind], held: Sequence[str], run: Run) -> Lane:
         if self._program.exported is None:
             how = f" with task={tasks[0].value!r}" if len(tasks) == 1 else ", run these together,"
             raise ArtifactError(
