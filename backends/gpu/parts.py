@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, fx
 
 from headrace.backends.inductor.layers import copy_layer, finish, in_place_of, item, repeats
-from headrace.compat.torch import free_symbols
+from headrace.compat.torch import OpOverload, enable_python_dispatcher, free_symbols
 from headrace.compat.torch_compile import Sizes, compile_graph
 from headrace.graphs import SIZE, lift_weights
 from headrace.graphs.repeats import Repeat
 
-# Their operands lie in memory in any case: where a layer begins with one, there is nothing to fuse across its front.
+# Of a library, or of ours: their operands lie in memory in any case, and there is nothing to fuse across their front.
 PRODUCTS = (torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+OURS = "headrace"
 LAYER, REST = "layer", "rest"
 
 
@@ -42,7 +43,7 @@ def split(module: fx.GraphModule) -> list[Tensor]:
     Returns:
         The weights, in the order of those inputs.
     """
-    for number, repeat in enumerate(repeats(module, begins=_multiplies, called=True)):
+    for number, repeat in enumerate(repeats(module, begins=_is_whole, called=True)):
         _share(module, repeat, f"{LAYER}_{number}")
     finish(module)
     weights = lift_weights(module)
@@ -64,50 +65,52 @@ def compile_parts(
     Returns:
         What takes the graph's inputs and returns its outputs.
     """
-    given, known = iter(inputs), dict[fx.Node, Any]()
-    made, results = dict[str, Part](), dict[str, Any]()
-    for node in module.graph.nodes:
+    graph, given, known = copy.deepcopy(module.graph), iter(inputs), dict[fx.Node, Any]()
+    made, results, unread = dict[str, Part](), dict[str, Any](), dict[str, list[fx.Node]]()
+    for node in list(graph.nodes):
         args, name = fx.map_arg(node.args, known.get), str(node.target)
         if node.op == "placeholder":
             known[node] = next(given)
         elif node.op == "call_module":
             if name not in made:
-                part: Any = module.get_submodule(name)
-                with sizes.mode, torch.no_grad():
+                unread[name] = _unread(graph, inputs, args)
+                part, args = _given_sizes(module.get_submodule(name), len(unread[name])), [*args]
+                args += [inputs[order].shape[place] for order, place in _places(graph, unread[name])]
+                # Composite operators in C++ would make numbers of sizes; their decompositions in Python do not.
+                with sizes.mode, enable_python_dispatcher(), torch.no_grad():
                     results[name] = part(*args)
-                made[name] = Part(compile_graph(copy.deepcopy(part), sizes, args, options))
+                made[name] = Part(compile_graph(part, sizes, args, options))
+            node.args = (*node.args, *unread[name])
             known[node] = results[name]
         elif node.op == "call_function":
             known[node] = node.target(*args)
-    run: Callable[..., Any] = fx.GraphModule(made, copy.deepcopy(module.graph)).forward
+    run: Callable[..., Any] = fx.GraphModule(made, graph).forward
     return run
 
 
-def _multiplies(node: fx.Node) -> bool:
-    return node.target in PRODUCTS
+def _is_whole(node: fx.Node) -> bool:
+    """Whether nothing is fused into a node's front, so that a layer had best begin with it."""
+    ours = isinstance(node.target, OpOverload) and node.target.namespace == OURS
+    return ours or node.target in PRODUCTS
 
 
 def _share(module: fx.GraphModule, repeat: Repeat, name: str) -> None:
     """Call one part for each layer of a repeat, in its place."""
     graph, own = module.graph, list(repeat.weights.values())
-    operands = [*(value for value, _ in repeat.carried), *repeat.weights, *repeat.shared]
-    sizes = _sizes(graph, operands)
-    module.add_module(name, _layer(repeat, len(sizes)))
+    module.add_module(name, _layer(repeat))
     with in_place_of(graph, repeat) as carried:
         for order, layer in enumerate(repeat.layers):
             weights = [_copied(graph, each[order]) for each in own]
-            called = graph.call_module(name, (*carried, *weights, *repeat.shared, *sizes))
+            called = graph.call_module(name, (*carried, *weights, *repeat.shared))
             carried[:] = [_item(graph, called, place, layer[of]) for place, (_, of) in enumerate(repeat.carried)]
 
 
-def _layer(repeat: Repeat, sizes: int) -> fx.GraphModule:
-    """One layer: what it is handed, its weights, what all share and so many sizes, to what follows."""
+def _layer(repeat: Repeat) -> fx.GraphModule:
+    """One layer: what it is handed, its weights and what all share, to what follows."""
     graph = fx.Graph()
     known = {value: graph.placeholder(f"carried_{order}") for order, (value, _) in enumerate(repeat.carried)}
     known |= {weight: graph.placeholder(f"weight_{order}") for order, weight in enumerate(repeat.weights)}
     known |= {value: graph.placeholder(f"shared_{order}") for order, value in enumerate(repeat.shared)}
-    for order in range(sizes):
-        graph.placeholder(f"size_{order}")
     graph.output(tuple(copy_layer(graph, repeat, known)))
     return fx.GraphModule(torch.nn.Module(), graph)
 
@@ -132,17 +135,14 @@ def _put(module: fx.GraphModule, name: str, stretch: Sequence[fx.Node]) -> None:
     graph, inside = module.graph, set(stretch)
     read = list(dict.fromkeys(given for node in stretch for given in node.all_input_nodes if given not in inside))
     handed = [node for node in stretch if node.op != "get_attr" and not inside.issuperset(node.users)]
-    sizes = _sizes(graph, read)
     part = fx.Graph()
     known = {node: part.placeholder(f"given_{order}") for order, node in enumerate(read)}
-    for order in range(len(sizes)):
-        part.placeholder(f"size_{order}")
     for node in stretch:
         known[node] = part.node_copy(node, known.__getitem__)
     part.output(tuple(known[node] for node in handed))
     module.add_module(name, fx.GraphModule(module, part))
     with graph.inserting_after(stretch[-1]):
-        called = graph.call_module(name, (*read, *sizes))
+        called = graph.call_module(name, tuple(read))
     with graph.inserting_after(called):
         for place, node in reversed(list(enumerate(handed))):
             result = _item(graph, called, place, node)
@@ -166,18 +166,37 @@ def _copied(graph: fx.Graph, weight: fx.Node) -> fx.Node:
     return made
 
 
-def _sizes(graph: fx.Graph, operands: Iterable[fx.Node]) -> list[fx.Node]:
-    """The free sizes that a part cannot read off its operands: of which theirs are made, and that none of them has."""
-    shapes = [size for node in operands for size in getattr(node.meta.get("val"), "shape", ())]
-    plain = {str(size) for size in shapes}
-    needed = {str(one) for size in shapes for one in free_symbols(size)} - plain
-    if not needed:
-        return []
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+def _unread(graph: fx.Graph, inputs: Sequence[Any], args: Iterable[Any]) -> list[fx.Node]:
+    """The free sizes that a part cannot read off what it is given: the shapes there are made of them, and none is one.
+
+    Returns:
+        Nodes of the graph that read them off its inputs.
+    """
+    shapes = [size for value in args for size in getattr(value, "shape", ())]
+    symbols = {str(one) for size in shapes for one in free_symbols(size)} - {str(size) for size in shapes}
     places = {
-        str(size): (node, place)
-        for node in reversed(inputs)
-        for place, size in enumerate(getattr(node.meta.get("val"), "shape", ()))
+        str(size): (order, place)
+        for order, value in reversed(list(enumerate(inputs)))
+        for place, size in enumerate(getattr(value, "shape", ()))
     }
-    with graph.inserting_after(inputs[-1]):
-        return [graph.call_function(SIZE, places[name]) for name in sorted(needed & set(places))]
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(nodes[-1]):
+        found = [places[name] for name in sorted(symbols) if name in places]
+        return [graph.call_function(SIZE, (nodes[order], place)) for order, place in found]
+
+
+def _places(graph: fx.Graph, sizes: Iterable[fx.Node]) -> list[tuple[int, int]]:
+    """The input and the dimension that each of such nodes reads."""
+    order = {node: place for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder")}
+    return [(order[node.all_input_nodes[0]], int(str(node.args[1]))) for node in sizes]
+
+
+def _given_sizes(part: Any, count: int) -> fx.GraphModule:
+    """A copy of a part that is given so many sizes besides."""
+    made: fx.GraphModule = copy.deepcopy(part)
+    last = [node for node in made.graph.nodes if node.op == "placeholder"][-1]
+    for order in range(count):
+        with made.graph.inserting_after(last):
+            last = made.graph.placeholder(f"size_{order}")
+    made.recompile()
+    return made

@@ -42,6 +42,7 @@ def test_rows_of_every_size(name: str, config: dict[str, Any], analysed: Any) ->
         with torch.no_grad():
             found = code(*(row[given] for given in program.signature.input_names))
         torch.testing.assert_close(found[0], graphs.run(program.graph, row)[0][0], atol=1e-5, rtol=1e-5)
+    assert len(code._made) == 1, "no size was taken for a number"
 
 
 @pytest.mark.slow
@@ -67,6 +68,7 @@ def test_steps_write_to_the_caches_of_their_layer(name: str, config: dict[str, A
         torch.testing.assert_close(found[0], graphs.run(program.graph, inputs | same)[0][0], atol=1e-5, rtol=1e-5)
         for name, cache in more.items():
             torch.testing.assert_close(cache, same[name], atol=1e-5, rtol=1e-5)
+    assert len(code._made) == 1, "no size was taken for a number"
 
 
 def test_the_parts_are_no_more_for_more_layers(analysed: Any) -> None:
