@@ -62,9 +62,10 @@ def compile_module(
         The code and the weights that it takes, by name, as `compose` makes them.
     """
     weights = name_weights(module, stacks)
-    options = {**OUTSIDE, **shims(_called(module))}
-    key = fingerprint(module, weights, options)
-    return Code(fetch(key, label, lambda: _compiled(module, example, weights, options))), weights
+    called, source = shims(_called(module))
+    options = {**OUTSIDE, **called}
+    key = fingerprint(module, weights, options | {"source": source})
+    return Code(fetch(key, label, lambda: _compiled(module, example, weights, options, source))), weights
 
 
 def _called(module: fx.GraphModule) -> set[Any]:
@@ -75,11 +76,15 @@ def _called(module: fx.GraphModule) -> set[Any]:
 
 
 def _compiled(
-    module: fx.GraphModule, example: tuple[Any, ...], weights: Mapping[str, Parts], options: Mapping[str, Any]
+    module: fx.GraphModule,
+    example: tuple[Any, ...],
+    weights: Mapping[str, Parts],
+    options: Mapping[str, Any],
+    source: str,
 ) -> bytes:
     for name, parts in weights.items():
         module.register_buffer(name, stand_in(parts), persistent=False)
-    made: Any = compile_code(module, example, options)
+    made: Any = compile_code(module, example, options, source)
     code = [Path(file) for file in made if isinstance(file, str) and Path(file).suffix in (".so", ".json")]
     (held,) = (file for file in made if isinstance(file, Mapping))
     constants = {name: value.detach() for name, (value, _) in held.items() if name not in weights}

@@ -82,13 +82,6 @@ COMPOSITE_KEY = torch._C.DispatchKey.CompositeImplicitAutograd
 GUARDED = re.compile(r"L\['(\w+)'\]")
 # The product of float8 rows [M, K] and a float8 weight [K, N], with a scale for each row and column.
 scaled_mm = torch._scaled_mm
-# The C++ of ours is compiled as kernels are, and what calls it as torch has it: in a fifth of the time.
-OPTIMISED = """
-{source}
-#if !defined(__clang__)
-#pragma GCC optimize("O1")
-#endif
-"""
 # A sum over the devices of a process group, by the group's name, and the wait for it; None where torch has neither.
 ALL_REDUCE, WAIT = (
     (torch.ops._c10d_functional.all_reduce.default, torch.ops._c10d_functional.wait_tensor.default)
@@ -281,8 +274,11 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any], source: str = "") -> Any:
     """Compile a module ahead of time.
+
+    Args:
+        source: C++ whose functions its code calls; it is compiled beside, and becomes part of the same library.
 
     Returns:
         The files of the code, and the weights by name where the options leave them outside.
@@ -294,24 +290,20 @@ def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping
         chosen["cpp.vec_isa_ok"] = True
     from headrace.compat.torch_builds import brief_builds  # imports the compiler, which who only loads code never needs
 
-    with brief_builds(), without_stacks(), without_code(), shapes_at_once():
+    with brief_builds(source), without_stacks(), without_code(), shapes_at_once():
         return inductor.aot_compile(module, args, options=chosen)
 
 
-def shims_option(source: str, functions: Mapping[Any, str]) -> dict[str, Any]:
-    """The option by which the code of a model holds C++ of ours, and calls it where its graph calls our operators.
-
-    torch writes what it takes for declarations into a block of C linkage. Ours closes it, and opens it anew.
+def shims_option(declared: Mapping[Any, str]) -> dict[str, Any]:
+    """The option by which the code of a model calls functions of ours where its graph calls our operators.
 
     Args:
-        source: what the functions need, of C++ linkage.
-        functions: of each operator a definition without its type, `aoti_torch_cpu_NAME(...) {...}`.
+        declared: of each operator its function, `aoti_torch_cpu_NAME(...)`, which `compile_code` is given in C++.
     """
-    first, *others = (f"AOTITorchError {function}" for function in functions.values())
-    begin = f'"C" {{}}\n}}\n{OPTIMISED.format(source=source)}\nextern "C" {{\n{first}'
     return {
-        "aot_inductor.custom_ops_to_c_shims": dict(zip(functions, ([begin], *([one] for one in others)), strict=True)),
-        "aot_inductor.compile_wrapper_opt_level": "O3",
+        "aot_inductor.custom_ops_to_c_shims": {
+            operator: [f"AOTITorchError {function}"] for operator, function in declared.items()
+        }
     }
 
 

@@ -76,8 +76,10 @@ inline bool regex_match(const string& text, smatch& found, const regex& pattern)
 
 
 @contextmanager
-def brief_builds() -> Iterator[None]:
+def brief_builds(source: str = "") -> Iterator[None]:
     """Let torch compile the files of one library at once, without debug information and without what is not needed.
+
+    C++ of ours is a file of that library, which is compiled while torch still works out its own.
 
     What is compiled is the same code. A processor's instruction sets are told by the processor, as torch does, and
     whether the compiler knows them by its flags, in place of a library that is built and loaded for each.
@@ -85,9 +87,11 @@ def brief_builds() -> Iterator[None]:
     with ExitStack() as opened:
         headers = opened.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
         Path(headers, "regex").write_text(REGEX)
-        builds = _Builds(headers, opened.enter_context(ThreadPoolExecutor(2)), cpp_builder._run_compile_cmd)
+        builds = _Builds(headers, opened.enter_context(ThreadPoolExecutor(3)), cpp_builder._run_compile_cmd)
         opened.enter_context(patch.object(cpp_builder, "_run_compile_cmd", builds))
         opened.enter_context(patch.object(cpu_vec_isa.VecISA, "check_build", _known))
+        if source:
+            builds.begin(source)
         yield
 
 
@@ -97,6 +101,19 @@ class _Builds:
     def __init__(self, headers: str, pool: ThreadPoolExecutor, run: Callable[[str, str], None]) -> None:
         self._headers, self._pool, self._run = headers, pool, run
         self._running: list[Future[None]] = []
+        self._objects: list[str] = []
+
+    def begin(self, source: str) -> None:
+        """Compile a file that torch knows nothing of, as it compiles kernels."""
+        file = Path(self._headers, "headrace.cpp")
+        file.write_text(source)
+        chosen = cpp_builder.CppTorchDeviceOptions(
+            vec_isa=cpu_vec_isa.pick_vec_isa(), device_type="cpu", aot_mode=True, compile_only=True
+        )
+        built = cpp_builder.CppBuilder("headrace", [str(file)], chosen, self._headers)
+        self._objects.append(built.get_target_file_path())
+        command = [*shlex.split(built.get_command_line()), "-g0"]
+        self._running.append(self._pool.submit(self._run, shlex.join(command), self._headers))
 
     def __call__(self, command: str, cwd: str) -> None:
         words = shlex.split(command)
@@ -109,7 +126,9 @@ class _Builds:
         waited, self._running = self._running, []
         for running in waited:
             running.result()
-        self._run(command, cwd)
+        # Before the libraries, which are searched for what files before them need.
+        at = next((place for place, word in enumerate(words) if word.endswith((WRAPPER, KERNELS))), 1)
+        self._run(shlex.join([*words[:at], *self._objects, *words[at:]]), cwd)
 
     def _compile_wrapper(self, command: str, cwd: str) -> None:
         first, *others = shlex.split(command)

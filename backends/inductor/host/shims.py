@@ -1,4 +1,4 @@
-"""The C++ of this folder, as what compiles a graph puts it into the graph's own code."""
+"""The C++ of this folder, as what compiles a graph is given it: a file of the library of the graph's code."""
 
 from __future__ import annotations
 
@@ -63,11 +63,18 @@ CALLS = {
 }
 
 
-def shims(targets: Iterable[Any]) -> dict[str, Any]:
-    """The compiler's options for a graph that calls those operators: none where none is of this folder."""
+def shims(targets: Iterable[Any]) -> tuple[dict[str, Any], str]:
+    """What a graph that calls those operators needs: none and nothing where none of them is of this folder.
+
+    Returns:
+        The compiler's options, and the C++ of the functions that its code calls then.
+    """
     called = [operator for operator in CALLS if operator in set(targets)]
     if not called:
-        return {}
+        return {}, ""
     needed = {"tensors.h", *(name for operator in called for name in CALLS[operator][0])}
     files = [(HERE / name).read_text() for name in FILES if name in needed]
-    return shims_option("\n".join(files), {operator: CALLS[operator][1] for operator in called})
+    functions = {operator: CALLS[operator][1] for operator in called}
+    defined = "\n".join(f"AOTITorchError {function}" for function in functions.values())
+    declared = {operator: function.partition("{")[0] for operator, function in functions.items()}
+    return shims_option(declared), "\n".join([*files, 'extern "C" {', defined, "}"])
