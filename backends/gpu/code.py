@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from headrace import debug
 from headrace.backends.gpu.parts import compile_parts, split
 from headrace.compat.torch_compile import Bounds, Sizes
 from headrace.graphs import HALVES
@@ -54,6 +55,7 @@ class Code:
         sizes = self._sizes(inputs)
         made = next((one for one in self._made if one.holds(sizes)), None)
         if made is None:
+            debug.say(debug.STAGES, f"compiled anew, since what there is does not hold for {sizes}")
             self._made.append(made := self._compiled(inputs))
         answers: Sequence[Tensor] = made.run(*inputs, *self._weights)
         return answers
