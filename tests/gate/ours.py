@@ -49,6 +49,8 @@ ATTENTIONS = (*((name, BF16) for name in FORMS), ("bidirectional", FP16), *((nam
 PAGED = (
     *((name, BF16) for name in ("causal", "one key head", "window", "chunked", "relative", "everything")),
     *((name, FP32) for name in ("causal", "everything")),
+    *((name, dtype) for name in test_paged.WIDE for dtype in (BF16, FP32)),
+    *((name, BF16) for name in ("codes", "everything in codes")),
 )
 # No shape of blocks that was tried keeps float32 heads of 256 in an RDNA thread's 256 registers; these spill least.
 SPILLING = (
@@ -91,7 +93,7 @@ def _specialised(architecture: Architecture) -> Iterator[tuple[Launch, str, str 
         yield launch, f"attend_tiles {name}, {multiplies}", multiplies
     for name, dtype in PAGED:
         multiplies = str(dtype).removeprefix("torch.")
-        for launch in paged_attention(test_paged.CASES[name], dtype, architecture):
+        for launch in paged_attention((test_paged.CASES | test_paged.WIDE)[name], dtype, architecture):
             attends = launch.kernel is attend_paged
             yield launch, f"{launch.name} {name}, {multiplies}", multiplies if attends else None
     for name, launch in others():
@@ -133,10 +135,11 @@ def paged_attention(case: test_paged.Case, dtype: torch.dtype, architecture: Arc
     made = kernel.listed(given.cu_seqlens, given.q.shape[0], rows_, Recorder(), named=True)
     recorders = [Recorder() for _ in paged.Kernels()]
     kernels = paged.Kernels(*recorders)
-    if given.k is not None and given.v is not None:
-        paged.written(given.k, given.v, given.k_cache, given.v_cache, given.slots, kernels)
+    kept = test_paged.kept_of(case, given, tuning.converts_float8(architecture.name))
+    if given.k is not None:
+        paged.written(given.k, given.v, kept, given.slots, kernels)
     paged.attended(
-        given.q, given.k_cache, given.v_cache, given.blocks, given.context, made, tuned, form, given.sinks, given.bias,
+        given.q, kept, given.blocks, given.context, made, tuned, form, given.sinks, given.bias,
         kernels,
     )  # fmt: skip
     for function, recorder in zip(paged.Kernels(), recorders, strict=True):
