@@ -162,13 +162,15 @@ def by_kernel(case: Case, given: Inputs) -> Tensor:
     from headrace.backends.kernels.attention import op, paged
 
     form = op.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
-    rows = op.tile_rows(given.q, given.k_cache[0], BLOCKS)
+    family = tuning.family(given.q.device)
+    blocks = tuning.row_blocks(family, given.q.dtype, case.dim) if case in WIDE.values() else BLOCKS
+    rows = op.tile_rows(given.q, given.k_cache[0], blocks)
     tiles = op.listed(given.cu_seqlens, given.q.shape[0], rows, named=True)
-    kernels, kept = paged.Kernels(), kept_of(case, given)
+    kernels, kept = paged.Kernels(), kept_of(case, given, tuning.converts_float8(family))
     if given.k is not None:
         paged.written(given.k, given.v, kept, given.slots, kernels)
     return paged.attended(
-        given.q, kept, given.blocks, given.context, tiles, BLOCKS, form, given.sinks,
+        given.q, kept, given.blocks, given.context, tiles, blocks, form, given.sinks,
         given.bias, kernels,
     )  # fmt: skip
 
@@ -257,10 +259,11 @@ def test_every_case_without_splits_under_the_interpreter() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *WIDE])
 def test_kernels_on_a_gpu(name: str, dtype: torch.dtype) -> None:
-    check(CASES[name], dtype, "cuda")
-    check(CASES[name], dtype, "cuda", [(10 * n, 1) for n in range(80)])  # so many that no keys are split
+    case = (CASES | WIDE)[name]
+    check(case, dtype, "cuda")
+    check(case, dtype, "cuda", [(10 * n, 1) for n in range(80)])  # so many that no keys are split
 
 
 @pytest.mark.gpu
