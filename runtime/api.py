@@ -376,7 +376,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         cache_bytes: what texts keep between steps at most (keys, values, states); None takes half of the free memory.
         kv_cache_dtype: "fp8" keeps the keys and values of texts in float8_e4m3fn, with a scale for each token and head:
             about half of what bfloat16 takes. The targets reference, cuda and rocm run it, and refuse to where answers
-            turn by more than a cosine of 0.97 (`explain()` says what it costs). None keeps them in the model's dtype.
+            turn by more than a mean cosine of 0.97 (`explain()` has what it costs). None keeps them in the model's.
         quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
             answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
         force: keep a quantised model, or quantised keys and values, whose answers fail that gate.

@@ -66,7 +66,7 @@ class QuantizedCaches:
         before: bytes that a token's keys and values took in the program's dtype, of all layers.
         after: bytes that they take, their scales with them.
         tokens: answers that were held against those of the program that keeps them whole, of sample texts.
-        worst: the least cosine between the two.
+        worst: the least cosine between the two; `mean` of all of them.
         same: how many of those tokens are most likely followed by the same token; None where the program makes none.
     """
 
@@ -75,6 +75,7 @@ class QuantizedCaches:
     after: int
     tokens: int
     worst: float
+    mean: float
     same: int | None = None
 
 

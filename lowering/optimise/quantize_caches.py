@@ -58,7 +58,7 @@ class QuantizeCaches:
         paged_after = [cache for cache in caches if cache.kind is CacheKind.PAGED]
         made = program.with_(
             exported=exported, caches=caches, inputs=_inputs(program, paged),
-            quantized_caches=QuantizedCaches(CacheDtype.FP8, _bytes(paged), _bytes(paged_after), 0, 1.0),
+            quantized_caches=QuantizedCaches(CacheDtype.FP8, _bytes(paged), _bytes(paged_after), 0, 1.0, 1.0),
         )  # fmt: skip
         return _measured(program, made)
 
@@ -122,9 +122,10 @@ def _measured(plain: Program, made: Program) -> Program:
     found = made.form.quantized_caches
     assert found is not None
     logits = plain.signature.outputs[0].kind is OutputKind.VOCABULARY_LOGITS
+    cosines = cosine_similarity(got, wanted, -1)
     return made.with_(
         quantized_caches=replace(
-            found, tokens=len(wanted), worst=float(cosine_similarity(got, wanted, -1).min()),
+            found, tokens=len(wanted), worst=float(cosines.min()), mean=float(cosines.mean()),
             same=int((got.argmax(-1) == wanted.argmax(-1)).sum()) if logits else None,
         )
     )  # fmt: skip

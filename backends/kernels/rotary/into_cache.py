@@ -19,6 +19,38 @@ ROWS = 16  # tokens a program
 
 
 @triton.jit
+def code_head(
+    at, to, scales, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS: tl.constexpr, HALF: tl.constexpr,
+    PADDED: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """`rotate_head` to codes, each row's scale beside them; what is rounded is what would be kept otherwise."""
+    one, late = turn_head(at, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS, HALF, PADDED, NORM)
+    one = one.to(at.dtype.element_ty).to(tl.float32)
+    late = late.to(at.dtype.element_ty).to(tl.float32)
+    scale = scale_of(tl.maximum(tl.max(tl.abs(one), 1), tl.max(tl.abs(late), 1)))
+    d = tl.arange(0, PADDED)
+    real = live[:, None] & (d[None, :] < HALF)
+    tl.store(scales, scale, mask=live)
+    tl.store(to + d[None, :], encoded(one, scale[:, None]), mask=real)
+    tl.store(to + HALF + d[None, :], encoded(late, scale[:, None]), mask=real)
+
+
+@triton.jit
+def copy_head(at, to, scales, live, WIDTH: tl.constexpr, PADDED: tl.constexpr, CODED: tl.constexpr):
+    """Rows from `at` to `to`, as codes where they are kept so."""
+    d = tl.arange(0, PADDED)
+    real = live[:, None] & (d[None, :] < WIDTH)
+    x = tl.load(at + d[None, :], mask=real, other=0.0)
+    if CODED:
+        x = x.to(tl.float32)
+        scale = scale_of(tl.max(tl.abs(x), 1))
+        tl.store(scales, scale, mask=live)
+        tl.store(to + d[None, :], encoded(x, scale[:, None]), mask=real)
+    else:
+        tl.store(to + d[None, :], x.to(to.dtype.element_ty), mask=real)
+
+
+@triton.jit
 def rotate_into_cache(
     Q, K, V, COS, SIN, Q_WEIGHT, K_WEIGHT, OUT, K_CACHE, V_CACHE, K_SCALES, V_SCALES, SLOTS,
     tokens, q_t, q_h, k_t, k_h, v_t, v_h, cos_t, sin_t, Q_EPS: tl.constexpr, K_EPS: tl.constexpr,
@@ -31,8 +63,8 @@ def rotate_into_cache(
     live = token < tokens
     if head < Q_HEADS:
         at = Q + (token * q_t + head * q_h)[:, None]
-        to = OUT + ((token * Q_HEADS + head) * (2 * HALF))[:, None]
-        rotate_head(at, to, live, COS, SIN, Q_WEIGHT, token, cos_t, sin_t, Q_EPS, HALF, PADDED, Q_NORM)
+        out = OUT + ((token * Q_HEADS + head) * (2 * HALF))[:, None]
+        rotate_head(at, out, live, COS, SIN, Q_WEIGHT, token, cos_t, sin_t, Q_EPS, HALF, PADDED, Q_NORM)
     else:
         slot = tl.load(SLOTS + token, mask=live, other=-1)
         live = slot >= 0
@@ -41,33 +73,17 @@ def rotate_into_cache(
             at = K + (token * k_t + own * k_h)[:, None]
             to = K_CACHE + ((slot * HEADS + own) * (2 * HALF))[:, None]
             if CODED:
-                one, late = turn_head(
-                    at, live, COS, SIN, K_WEIGHT, token, cos_t, sin_t, K_EPS, HALF, PADDED, K_NORM
+                scales = K_SCALES + slot * HEADS + own
+                code_head(
+                    at, to, scales, live, COS, SIN, K_WEIGHT, token, cos_t, sin_t, K_EPS, HALF, PADDED, K_NORM
                 )  # fmt: skip
-                # As what is not coded would be rounded first.
-                one = one.to(K.dtype.element_ty).to(tl.float32)
-                late = late.to(K.dtype.element_ty).to(tl.float32)
-                scale = scale_of(tl.maximum(tl.max(tl.abs(one), 1), tl.max(tl.abs(late), 1)))
-                d = tl.arange(0, PADDED)
-                real = live[:, None] & (d[None, :] < HALF)
-                tl.store(K_SCALES + slot * HEADS + own, scale, mask=live)
-                tl.store(to + d[None, :], encoded(one, scale[:, None]), mask=real)
-                tl.store(to + HALF + d[None, :], encoded(late, scale[:, None]), mask=real)
             else:
                 rotate_head(at, to, live, COS, SIN, K_WEIGHT, token, cos_t, sin_t, K_EPS, HALF, PADDED, K_NORM)
         else:
             own = head - Q_HEADS - HEADS
-            d = tl.arange(0, DV_PAD)
-            real = live[:, None] & (d[None, :] < DV)
-            v = tl.load(V + (token * v_t + own * v_h)[:, None] + d[None, :], mask=real, other=0.0)
+            at = V + (token * v_t + own * v_h)[:, None]
             to = V_CACHE + ((slot * HEADS + own) * DV)[:, None]
-            if CODED:
-                v = v.to(tl.float32)
-                scale = scale_of(tl.max(tl.abs(v), 1))
-                tl.store(V_SCALES + slot * HEADS + own, scale, mask=live)
-                tl.store(to + d[None, :], encoded(v, scale[:, None]), mask=real)
-            else:
-                tl.store(to + d[None, :], v.to(V_CACHE.dtype.element_ty), mask=real)
+            copy_head(at, to, V_SCALES + slot * HEADS + own, live, DV, DV_PAD, CODED)
 
 
 @torch.library.triton_op("headrace::rotate_into_cache", mutates_args=("k_cache", "v_cache", "k_scale", "v_scale"))
