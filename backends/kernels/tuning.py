@@ -105,8 +105,11 @@ class RowEntry(NamedTuple):
 ROWS = (
     RowEntry("sm", 16, 576, Blocks(16, 32, 4, 2, pack=16)),
     RowEntry("gfx9", 16, 576, Blocks(16, 32, 4, 1, pack=16)),
-    RowEntry("", 16, 288, Blocks(16, 32, 4, 1, pack=16)),
-    RowEntry("", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("gfx1", 16, 288, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("sm", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("gfx9", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("", 16, 64, Blocks(16, 16, 4, 1, pack=16)),
+    RowEntry("", 32, 64, Blocks(16, 16, 4, 1, pack=16)),
 )
 
 
@@ -125,8 +128,9 @@ def _rows(family: str, dtype: torch.dtype) -> list[RowEntry]:
 
 
 def converts_float8(family: str) -> bool:
-    """Whether an architecture has instructions that convert float8_e4m3fn: NVIDIA's from Ada on."""
-    return family.startswith("sm") and family not in {"sm80", "sm86", "sm87"}
+    """Whether an architecture has instructions that convert float8_e4m3fn: NVIDIA's from Ada on, CDNA 4, RDNA 4."""
+    known = family.startswith(("gfx950", "gfx12"))
+    return known or (family.startswith("sm") and family not in {"sm80", "sm86", "sm87"})
 
 
 class Product(NamedTuple):

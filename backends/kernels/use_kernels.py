@@ -125,7 +125,7 @@ def _paged_tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
     given = arguments(node)
     q, keys = (given[name].meta["val"] for name in ("q", "k_cache"))
     values = None if given["v_cache"] is None else given["v_cache"].meta["val"]
-    blocks = paged_tuning(q, values, family)
+    blocks = paged_tuning(q, values, family, given.get("k_scale") is not None)
     return blocks, tile_rows(q, keys[0], blocks)
 
 

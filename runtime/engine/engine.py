@@ -197,6 +197,7 @@ class Engine:
         made = lane.program.form
         return self.program.with_(
             layout=made.layout, layout_why=made.layout_why, quantized=made.quantized, caches=made.caches,
+            quantized_caches=made.quantized_caches, whole_why=made.whole_why,
             groups=made.groups, block=made.block, weights=made.weights,
         )  # fmt: skip
 

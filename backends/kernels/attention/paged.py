@@ -172,8 +172,20 @@ def attended(
     return out
 
 
-def paged_tuning(q: Tensor, v_cache: Tensor | None, family: str) -> Blocks:
-    """Small tiles of many heads, since most sequences of a step have one token; `v_cache` is None of rows."""
+def paged_tuning(q: Tensor, v_cache: Tensor | None, family: str, coded: bool = False) -> Blocks:
+    """Small tiles of many heads, since most sequences of a step have one token.
+
+    Args:
+        v_cache: None of rows that are keys and values.
+        coded: whether what is kept are codes. What they become takes registers where no instruction converts them, and
+            on RDNA, which has few.
+    """
+    found = _tuning(q, v_cache, family)
+    roomy = tuning.converts_float8(family) and not family.startswith("gfx1")
+    return found._replace(n=max(16, found.n // 2)) if coded and not roomy else found
+
+
+def _tuning(q: Tensor, v_cache: Tensor | None, family: str) -> Blocks:
     if v_cache is None:
         return tuning.row_blocks(family, q.dtype, q.shape[2])
     width = max(q.shape[2], v_cache.shape[3])
