@@ -105,7 +105,7 @@ class RowEntry(NamedTuple):
 ROWS = (
     RowEntry("sm", 16, 576, Blocks(16, 32, 4, 2, pack=16)),
     RowEntry("gfx9", 16, 576, Blocks(16, 32, 4, 1, pack=16)),
-    RowEntry("gfx1", 16, 288, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("gfx12", 16, 288, Blocks(16, 16, 8, 1, pack=16)),
     RowEntry("sm", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
     RowEntry("gfx9", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
     RowEntry("", 16, 64, Blocks(16, 16, 4, 1, pack=16)),

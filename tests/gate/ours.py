@@ -56,6 +56,8 @@ PAGED = (
 # No shape of blocks that was tried keeps float32 heads of 256 in an RDNA thread's 256 registers; these spill least.
 SPILLING = (
     ("gfx1", "attend_tiles 256, float32", 128),
+    # Of RDNA 3; RDNA 4 converts codes by an instruction, and spills none.
+    ("gfx1100", "attend_paged everything in codes, bfloat16", 64),
     # The state of a recurrence stays in registers too. Triton 3.6 spills 230 and 429 of the first two on gfx1100, where
     # 3.9 spills 28 and 120.
     ("gfx1", "scan_chunks Mamba-2, bfloat16", 240),
@@ -92,10 +94,7 @@ def _specialised(architecture: Architecture) -> Iterator[tuple[Launch, str, str 
         launch = attention(CASES[name], dtype, architecture)
         multiplies = str(dtype).removeprefix("torch.")
         yield launch, f"attend_tiles {name}, {multiplies}", multiplies
-    for name, dtype in PAGED:
-        case = (test_paged.CASES | test_paged.WIDE)[name]
-        if case.row and case.dim > tuning.widest_row(architecture.name, dtype):
-            continue
+    for name, dtype, case in paged_cases(architecture):
         multiplies = str(dtype).removeprefix("torch.")
         for launch in paged_attention(case, dtype, architecture):
             attends = launch.kernel is attend_paged
@@ -111,6 +110,13 @@ def _specialised(architecture: Architecture) -> Iterator[tuple[Launch, str, str 
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
             yield launch, f"multiply_activate {kind}{', gated' * gated}, bfloat16", "bfloat16"
             yield to_eighths(kind, gated), f"round_rows {kind}{', gated' * gated}, float8", None
+
+
+def paged_cases(architecture: Architecture) -> list[tuple[str, torch.dtype, test_paged.Case]]:
+    """Those of PAGED whose rows the architecture holds."""
+    cases = test_paged.CASES | test_paged.WIDE
+    found = [(name, dtype, cases[name]) for name, dtype in PAGED]
+    return [one for one in found if not one[2].row or one[2].dim <= tuning.widest_row(architecture.name, one[1])]
 
 
 def attention(

@@ -62,7 +62,12 @@ def attend_kept(
     there = keys < end
     k_at = k_base + places[None, :] * (HEADS * D)
     k = tl.load(k_at + d[:, None], mask=there[None, :] & (d[:, None] < width), other=0)
-    k_scale = total
+    if REST_PAD > 0:
+        r = DV + tl.arange(0, REST_PAD)
+        rest = tl.load(k_at + r[:, None], mask=there[None, :] & (r[:, None] < D), other=0)
+    if not ROW:
+        v_at = v_base + places[:, None] * (HEADS * DV) + dv[None, :]
+        v = tl.load(v_at, mask=there[:, None] & (dv[None, :] < DV), other=0)
     v_scale = total
     if CODED:
         k = decoded(k, q, NATIVE)
@@ -70,8 +75,6 @@ def attend_kept(
         v_scale = k_scale
     scores = tl.dot(q, k, input_precision="ieee")
     if REST_PAD > 0:
-        r = DV + tl.arange(0, REST_PAD)
-        rest = tl.load(k_at + r[:, None], mask=there[None, :] & (r[:, None] < D), other=0)
         if CODED:
             rest = decoded(rest, q, NATIVE)
         scores = tl.dot(q_rest, rest, scores, input_precision="ieee")
@@ -79,12 +82,9 @@ def attend_kept(
         scores *= k_scale[None, :]
     if ROW:
         v = tl.trans(k)
-    else:
-        v_at = v_base + places[:, None] * (HEADS * DV) + dv[None, :]
-        v = tl.load(v_at, mask=there[:, None] & (dv[None, :] < DV), other=0)
-        if CODED:
-            v = decoded(v, q, NATIVE)
-            v_scale = tl.load(v_scales + places * HEADS, mask=there, other=0.0)
+    elif CODED:
+        v = decoded(v, q, NATIVE)
+        v_scale = tl.load(v_scales + places * HEADS, mask=there, other=0.0)
     return add_values(
         acc, top, total, scores, v, v_scale, keys, rows, first, last, bias, SCALE, SOFTCAP, BIAS, REACH, True, CODED
     )
