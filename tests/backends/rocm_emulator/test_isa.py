@@ -20,7 +20,6 @@ from tinygrad.renderer.amd.dsl import DPP, VCC, s, v
 from tinygrad.runtime.autogen.amd.cdna import ins
 
 from headrace.backends.kernels.compile import cross_compile
-from tests.backends.kernels import test_paged
 from tests.backends.kernels.test_attention import CASES
 from tests.backends.rocm_emulator import code_object
 from tests.backends.rocm_emulator.assembled import executed
@@ -48,8 +47,8 @@ def test_the_decoder_reads_what_llvm_wrote() -> None:
 @pytest.mark.slow(reason="two kernels are compared by default")
 def test_the_decoder_reads_what_llvm_wrote_of_every_kernel() -> None:
     launches = [ours.attention(CASES[name], dtype, GFX942) for name, dtype in ours.ATTENTIONS]
-    for name, dtype in ours.PAGED:
-        launches += ours.paged_attention(test_paged.CASES[name], dtype, GFX942)
+    for _, dtype, case in ours.paged_cases(GFX942):
+        launches += ours.paged_attention(case, dtype, GFX942)
     launches += [launch for _, launch in ours.others()] + [ours.to_eighths("gelu", False)]
     assert sum(map(compared, launches)) > 40_000
 
