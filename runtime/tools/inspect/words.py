@@ -207,7 +207,7 @@ def kept_text(program: Program) -> str:
     parts = [f"{whole:,} bytes a token"] * bool(whole)
     parts += [f"up to {windows:,} bytes in windows"] * bool(windows) + [f"a state of {states:,} bytes"] * bool(states)
     if (fewer := program.form.quantized_caches) is not None:
-        own = f"in {fewer.dtype}: {fewer.after:,} bytes a token of keys and values, {fewer.before:,} in {program.dtype}"
+        own = f"keys and values in {fewer.dtype}, {fewer.after:,} bytes a token, {fewer.before:,} in {program.dtype}"
         parts.append(f"{own}; {quantization_gate.cache_words(fewer)}")
     if program.form.whole_why:
         parts.append(f"keys and values whole: {program.form.whole_why}")

@@ -145,6 +145,14 @@ def test_packed_floats_select_and_negate() -> None:
     assert waves.vector[7].view(np.float32)[0, 0] == 2.0 * 5.0 - 1.0
 
 
+def test_halves_are_shifted_each_by_its_own() -> None:
+    """And by the low half of another, both of them."""
+    word, by = 0x8001_0003, 0x0004_0011  # 17 bits are one
+    packed = [ins.v_pk_lshlrev_b16(v[3], v[0], v[1], opsel_hi=which) for which in (0b11, 0b10)]
+    made = [int(executed(one, vector={0: by, 1: word}).vector[3][0, 0]) for one in packed]
+    assert made == [0x0010_0006, 0x0002_0006]
+
+
 LANE = np.arange(64)[None]
 MOVES = {
     "quad_perm:[1,0,3,2]": (0xB1, LANE ^ 1),

@@ -105,7 +105,7 @@ def test_it_is_said_and_saved(made: headrace.CompiledModel, tmp_path: Any) -> No
     found = made.engine.decoding().lane.program.form.quantized_caches
     assert found is not None
     said = " ".join(made.explain().split())
-    assert f"in fp8: {found.after:,} bytes a token of keys and values, {found.before:,} in float32" in said
+    assert f"keys and values in fp8, {found.after:,} bytes a token, {found.before:,} in float32; at" in said
     assert f"at {found.tokens} places of sample texts, cosine to the answers without it {found.mean:.5f}" in said
     assert f"the most likely next token is the same at {found.same}" in said
     again = headrace.load(made.save(tmp_path / "model"))
