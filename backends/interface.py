@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.ir import HeldWeights, Layout, Program
+from headrace.ir import CacheDtype, HeldWeights, Layout, Program
 from headrace.target import Target
 
 
@@ -100,10 +100,16 @@ class Memory(Protocol):
     """Whether executables of cached programs also take ids that lie on the target, and return before it is done."""
     pools: bool
     """Whether it runs cached programs that pool the rows of a text as its pieces come."""
-    compresses: bool
-    """Whether it runs cached programs that keep a row in place of the keys and values that are maps of it."""
     tensors: bool
     """Whether caches and outputs are tensors of torch, else they are arrays of numpy."""
+
+    def widest_row(self, dtype: str) -> int:
+        """Of rows that are kept in place of the keys and values that are maps of them, the widest; 0 for none.
+
+        Args:
+            dtype: of the program.
+        """
+        ...
 
     def cache_bytes(self) -> int:
         """What all caches of a program may take, where the caller sets no bound."""
@@ -112,6 +118,13 @@ class Memory(Protocol):
     def resized(self, array: Any, shape: tuple[int, ...], dtype: str) -> Any:
         """An array of that shape that begins as `array` does, None for nothing; the rest of it may hold any numbers."""
         ...
+
+
+@runtime_checkable
+class CacheKeeper(Protocol):
+    """A backend that says in what it runs cached programs that keep keys and values in fewer bits."""
+
+    cache_dtypes: tuple[CacheDtype, ...]
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace import graphs
 from headrace.backends.inductor.tensors import OnTensors
-from headrace.ir import Layout, Program
+from headrace.ir import CacheDtype, Layout, Program
 from headrace.ops import attention, cached, linear_recurrence, recurrent, stateful  # noqa: F401 - a graph that is read needs its operators
 from headrace.utils.compiler_lock import in_turn
 
@@ -43,6 +43,7 @@ class Reference(OnTensors):
     suffix = ".pt2"
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16", "float64")
     step_tokens = 1024
+    cache_dtypes = (CacheDtype.FP8,)
 
     def __init__(self, layout: Layout = Layout.PADDED) -> None:
         """Take programs of that layout; packed ones mean what the padded ones do, sequence by sequence."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.backends.interface import Backend, Executable, Memory, Quantizer
+from headrace.backends.interface import Backend, CacheKeeper, Executable, Memory, Quantizer
 from headrace.errors import InputError, TargetError
 from headrace.ir import Layout, Program
 from headrace.target import Target
@@ -59,6 +59,8 @@ class Several:
         self._one = one
         self.name, self.suffix, self.dtypes = one.name, one.suffix, one.dtypes
         self.decodes = isinstance(one, Memory) and parallel is Parallel.DATA
+        splits = parallel is Parallel.TENSOR  # whose passes come after those of the caches
+        self.cache_dtypes = one.cache_dtypes if isinstance(one, CacheKeeper) and not splits else ()
         self.libraries, self.runs_code, self.layout = one.libraries, one.runs_code, one.layout
         self.fills_rows = one.fills_rows
 

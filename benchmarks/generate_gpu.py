@@ -1,6 +1,7 @@
 """Decoding on one GPU: new tokens a second in three jobs, and the share of what the device's memory allows.
 
 python benchmarks/generate_gpu.py [--layers 28] [--dtype bfloat16] [--jobs one,even,mixed] [--check] [--profile]
+    [--kv-cache-dtype fp8]
 
 Qwen3-0.6B's shape with random weights, greedy, prompts as ids: one prompt of 128 tokens; 256 of them, 128 new tokens
 each; 256 of 100 to 1,024 tokens, as many new ones. The bound is what must be read of memory: the weights once a step,
@@ -36,6 +37,7 @@ def main() -> None:
     given.add_argument("--dtype", default="bfloat16")
     given.add_argument("--jobs", default="one,even,mixed")
     given.add_argument("--rounds", type=int, default=3)
+    given.add_argument("--kv-cache-dtype")
     given.add_argument("--check", action="store_true")
     given.add_argument("--profile", action="store_true")
     asked = given.parse_args()
@@ -46,8 +48,11 @@ def main() -> None:
         eager.save_pretrained(folder)
         started = time.perf_counter()
         options = {"target": "cuda", "dtype": asked.dtype, "task": "generate", "pooling": "last"}
-        model = headrace.compile(folder, **options, progress=False).warm()
+        kept = {"kv_cache_dtype": asked.kv_cache_dtype, "force": True}  # random weights are no measure of what it costs
+        model = headrace.compile(folder, **options, **kept, progress=False).warm()
     print(f"{asked.layers} layers compiled in {time.perf_counter() - started:.0f} s, torch {torch.__version__}")
+    kept_in = model.engine.decoding().lane.program.form.quantized_caches or "in the dtype of the model"
+    print(f"caches take {bytes_a_token(model):,} bytes a token: {kept_in}", flush=True)
     if asked.check:
         check(eager, model)
     for name, (prompts, new) in jobs().items():
@@ -125,12 +130,17 @@ def forget(store: Any) -> None:
     store._prefixes = Prefixes()
 
 
-def least_seconds(model: Any, prompts: list[list[int]], new: list[int]) -> float:
-    """What reading takes: weights once a step, and what every sequence holds at each of its tokens."""
-    form = model.engine.decoding().lane.program.form
+def bytes_a_token(model: Any) -> int:
+    """Of all caches, scales among them."""
     from headrace.ir import DTYPE_BYTES
 
-    each = sum(int(np.prod(cache.sizes)) * DTYPE_BYTES[cache.dtype] for cache in form.caches)
+    form = model.engine.decoding().lane.program.form
+    return sum(int(np.prod(cache.sizes)) * DTYPE_BYTES[cache.dtype] for cache in form.caches)
+
+
+def least_seconds(model: Any, prompts: list[list[int]], new: list[int]) -> float:
+    """What reading takes: weights once a step, and what every sequence holds at each of its tokens."""
+    each = bytes_a_token(model)
     exported = model.engine.decoding().lane.program.graph
     weights = sum(weight.numel() * weight.element_size() for weight in exported.parameters())
     steps = max(new)

@@ -17,6 +17,7 @@ from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.merge_linear import MergeLinear
 from headrace.lowering.optimise.pool_first import PoolFirst
 from headrace.lowering.optimise.quantize import QuantizeLinear
+from headrace.lowering.optimise.quantize_caches import QuantizeCaches
 from headrace.lowering.recover.recover import Recover
 from headrace.lowering.types import check_against_eager
 from headrace.lowering.types.attention import TypeAttention
@@ -44,14 +45,14 @@ def analysis(eager: Eager, prefill: Prefill | None) -> tuple[Pass, ...]:
 
 def preparation(
     task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (), split: Pass | None = None,
-    compress: bool = False,
+    widest_row: int = 0,
 ) -> tuple[Pass, ...]:  # fmt: skip
     """From there to the program of one task, ready for a backend's decompositions; `beside` is as of `SelectTask`.
 
     Args:
         split: cuts it to the part of one device, before layers are merged; heads are shared out, so that no row of all
             of them is kept.
-        compress: as of `CacheStates`.
+        widest_row: as of `CacheStates`.
     """
     if split is not None:
         whole = preparation(task, layout, beside)
@@ -59,10 +60,10 @@ def preparation(
         return (*whole[:-1], split, whole[-1]) if merging else (*whole, split)
     if TASK_RULES[task].needs is Needs.DECODING:
         # What its head reads is kept in sight, so that it need not read all of it.
-        cache = CacheStates(compress=compress)
+        cache = CacheStates(widest_row=widest_row)
         return (SelectTask(task, (*beside, OutputKind.HIDDEN)), PoolFirst(), cache, MergeLinear())
     if layout is Layout.CACHED:
-        return (SelectTask(task, beside), PoolFirst(), CacheStates(compress=compress), MergeLinear())
+        return (SelectTask(task, beside), PoolFirst(), CacheStates(widest_row=widest_row), MergeLinear())
     if layout is Layout.PADDED:
         return (SelectTask(task, beside), PoolFirst())
     return (SelectTask(task, beside), PoolFirst(), ChooseLayout(layout), MergeLinear())
@@ -75,17 +76,22 @@ def analyse(program: Program, eager: Eager, prefill: Prefill | None = None) -> P
 
 def prepare(
     program: Program, task: Task, layout: Layout = Layout.PADDED, beside: tuple[OutputKind, ...] = (),
-    split: Pass | None = None, compress: bool = False,
+    split: Pass | None = None, widest_row: int = 0,
 ) -> Program:  # fmt: skip
     """Cut down to one task, in the layout that the target runs best where the program admits it.
 
     Args:
         beside: other outputs of the same pass that are wanted too.
         split: what cuts it to the part of one device; None where it runs on one.
-        compress: keep of a token the row that its keys and values are linear maps of, where there is one; the target
-            runs such programs.
+        widest_row: of the rows that keys and values are linear maps of, the widest that the target keeps in their
+            place; 0 where it keeps none.
     """
-    return run_passes(program, preparation(task, layout, beside, split, compress))
+    return run_passes(program, preparation(task, layout, beside, split, widest_row))
+
+
+def quantize_caches(prepared: Program) -> Program:
+    """A prepared program that keeps keys and values in eight bits."""
+    return run_passes(prepared, (QuantizeCaches(),))
 
 
 def quantize(prepared: Program) -> Program:

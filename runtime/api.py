@@ -23,7 +23,7 @@ from headrace.frontend.trace import trace as trace_checkpoint
 from headrace.ir import PoolKind, Prefill, Program, Task
 from headrace.lowering.pipeline import analyse, prepare
 from headrace.runtime.dtypes import dtype_for, read_dtype
-from headrace.runtime.engine.quantization_gate import require_scheme
+from headrace.runtime.engine.quantization_gate import require_cache_dtype, require_scheme, require_steps
 from headrace.runtime.model import CompiledModel
 from headrace.runtime.progress import bar
 from headrace.runtime.state.model_state import ModelState, brought_state, state_class
@@ -206,6 +206,7 @@ class Lowered:
         max_length: int | None = None,
         token_budget: int | None = None,
         cache_bytes: int | None = None,
+        kv_cache_dtype: str | None = None,
         quantize: str | None = None,
         force: bool = False,
         progress: bool | None = None,
@@ -227,11 +228,14 @@ class Lowered:
         if cache_bytes is not None and not counts(cache_bytes):
             raise InputError(f"cache_bytes is {cache_bytes!r}; an int of 1 and above is accepted.")
         require_scheme(quantize, self.backend, self.program.dtype)
+        kept = require_cache_dtype(kv_cache_dtype, self.backend)
         model = CompiledModel(
             self.program, self.backend, own_copy(self.tokenizer), task=task, max_length=max_length,
-            token_budget=token_budget, cache_bytes=cache_bytes, side_files=self.side_files, quantize=quantize,
-            force=force, state=self.state,
+            token_budget=token_budget, cache_bytes=cache_bytes, kv_cache_dtype=kept, side_files=self.side_files,
+            quantize=quantize, force=force, state=self.state,
         )  # fmt: skip
+        if kept is not None and not model.engine.compiler.in_pieces:
+            require_steps(self.program, kept, [model.task, *beside] if model.task else beside)
         if beside and model.task is not None:
             model.engine.joint_lane((model.task, *_names("beside", beside)), progress)
         elif task is not None:
@@ -346,6 +350,7 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     tower: str | None = None,
     token_budget: int | None = None,
     cache_bytes: int | None = None,
+    kv_cache_dtype: str | None = None,
     quantize: str | None = None,
     force: bool = False,
     revision: str | None = None,
@@ -369,9 +374,12 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
             in pieces, whose keys and values are kept meanwhile, where the target keeps any (reference, cpu); any other
             is an error, or truncated where asked.
         cache_bytes: what texts keep between steps at most (keys, values, states); None takes half of the free memory.
+        kv_cache_dtype: "fp8" keeps the keys and values of texts in float8_e4m3fn, with a scale for each token and head:
+            about half of what bfloat16 takes. The targets reference, cuda and rocm run it, and refuse to where answers
+            turn by more than a mean cosine of 0.97 (`explain()` has what it costs). None keeps them in the model's.
         quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
             answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
-        force: keep a quantised model whose answers fail that gate.
+        force: keep a quantised model, or quantised keys and values, whose answers fail that gate.
         progress: show progress on stderr; None on a terminal or in a notebook only.
         device: in place of a target, as torch and transformers name it: "cpu", "cuda:1", a torch.device, or a number.
         parallel: how the devices of a target such as "cuda:0-1" share the work, each in a process of its own. "data",
@@ -386,14 +394,16 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
     require_choice("force", force)
     target = target_of(device, target)
     # What cannot run here is refused before anything is loaded.
-    require_scheme(quantize, find_backend(target, parallel=parallel))
+    found = find_backend(target, parallel=parallel)
+    require_scheme(quantize, found)
+    require_cache_dtype(kv_cache_dtype, found)
     lowered = lower(
         model, target=target, parallel=parallel, dtype=dtype, prefill=prefill, tokenizer=tokenizer, pooling=pooling,
         task=task, tower=tower, revision=revision, trust_remote_code=trust_remote_code, progress=progress,
     )  # fmt: skip
     return lowered.compile(
         task=task, beside=beside, max_length=max_length, token_budget=token_budget, cache_bytes=cache_bytes,
-        quantize=quantize, force=force, progress=progress,
+        kv_cache_dtype=kv_cache_dtype, quantize=quantize, force=force, progress=progress,
     )  # fmt: skip
 
 

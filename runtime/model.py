@@ -14,7 +14,7 @@ import numpy as np
 from headrace.backends.interface import Backend
 from headrace.backends.several import Several
 from headrace.errors import ArtifactError, InputError, warn
-from headrace.ir import PER_TOKEN_OUTPUTS, Layout, Program, Quantized, Task
+from headrace.ir import PER_TOKEN_OUTPUTS, CacheDtype, Layout, Program, Quantized, Task
 from headrace.runtime.arrays import Arrays
 from headrace.runtime.engine.engine import Array, Engine
 from headrace.runtime.engine.lane import Lane
@@ -61,6 +61,7 @@ class CompiledModel(Embedding, Labelling, Iterating):
         max_length: int | None = None,
         token_budget: int | None = None,
         cache_bytes: int | None = None,
+        kv_cache_dtype: CacheDtype | None = None,
         lanes: Mapping[str, Lane] | None = None,
         side_files: Mapping[str, str | None] | None = None,
         quantize: str | None = None,
@@ -74,6 +75,7 @@ class CompiledModel(Embedding, Labelling, Iterating):
             tokenizer: one that nobody else holds.
             side_files: texts that an exported model's folder holds too, by their path there; None for what cannot be
                 copied, see `headrace.runtime.artifact.manifest.require_own`.
+            kv_cache_dtype: in what keys and values are kept; one that the backend runs.
             quantize: the scheme in which large linear layers multiply; one that the backend runs.
             force: keep a quantised program whose answers fail the gate.
             state: the class of the state that runs the program; None takes what its route names.
@@ -95,11 +97,13 @@ class CompiledModel(Embedding, Labelling, Iterating):
                 program, backend, tokenizer, lanes=lanes, state=state or state_class(program), saved=read_from,
                 options={
                     "task": task, "max_length": max_length, "token_budget": token_budget, "cache_bytes": cache_bytes,
-                    "quantize": quantize, "force": force,
+                    "kv_cache_dtype": kv_cache_dtype, "quantize": quantize, "force": force,
                 },
             )  # fmt: skip
         else:
-            self.engine = Engine(program, backend, token_budget, lanes, quantize, force, state, cache_bytes)
+            self.engine = Engine(
+                program, backend, token_budget, lanes, quantize, force, state, cache_bytes, kv_cache_dtype
+            )  # fmt: skip
         if self.engine.compiler.in_pieces and not counts(token_budget):
             raise InputError(f"token_budget is {token_budget!r}; an int of 1 and above is accepted.")
         longest = None if self.engine.compiler.in_pieces else token_budget

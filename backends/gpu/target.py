@@ -22,9 +22,9 @@ from headrace.backends.gpu.readback import Answer, Host
 from headrace.backends.gpu.stepping import Stepping
 from headrace.backends.inductor.compile import DECOMPOSITIONS, Decompositions
 from headrace.backends.interface import Choice, Executable
-from headrace.backends.kernels.tuning import family
+from headrace.backends.kernels.tuning import family, widest_row
 from headrace.errors import TargetError
-from headrace.ir import Layout, Program
+from headrace.ir import CacheDtype, Layout, Program
 from headrace.target import Target
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Gpu:
     runs_code = True
     layout = Layout.PACKED
     fills_rows = True
-    ahead, pools, compresses, tensors = True, True, False, True
+    ahead, pools, tensors = True, True, True
+    cache_dtypes = (CacheDtype.FP8,)
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 
@@ -155,6 +156,12 @@ class Gpu:
                 return Packed(program, self.step_tokens)
             case Layout.CACHED:
                 return Stepping(program)
+
+    def widest_row(self, dtype: str) -> int:
+        """What the kernel of attention over caches holds in its registers and its local memory."""
+        with self.placed():
+            name = self.architecture.name if self.architecture else family(current())
+        return widest_row(name, getattr(torch, dtype))
 
     def cache_bytes(self) -> int:
         """Half of what the device has free, what torch keeps for later among it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ class OnTensors:
     layout = Layout.PADDED
     fills_rows = False
     ahead = False
-    pools, compresses, tensors = True, True, True
+    pools, tensors = True, True
 
     @property
     def target(self) -> Target:
@@ -39,6 +40,10 @@ class OnTensors:
     def feed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         """Each array as a contiguous tensor."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+
+    def widest_row(self, dtype: str) -> int:
+        """Any."""
+        return sys.maxsize
 
     def cache_bytes(self) -> int:
         """Half of what the host has free."""

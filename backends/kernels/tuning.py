@@ -91,6 +91,48 @@ TABLE = (
 PAGED, PAGED_WIDTH = {"sm90": Blocks(16, 128, 4, 2, pack=8)}, 128
 
 
+class RowEntry(NamedTuple):
+    """One row: it fits rows of no more numbers, kept in place of keys and values, of a dtype as wide."""
+
+    family: str
+    bits: int
+    width: int
+    blocks: Blocks
+
+
+# Of attention over such rows, DeepSeek's of 512 and 64 the widest. Not tuned on a device, only compiled (Triton 3.9):
+# a tile's sums are as wide as a row.
+ROWS = (
+    RowEntry("sm", 16, 576, Blocks(16, 32, 4, 2, pack=16)),
+    RowEntry("gfx9", 16, 576, Blocks(16, 32, 4, 1, pack=16)),
+    RowEntry("gfx12", 16, 288, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("sm", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("gfx9", 32, 576, Blocks(16, 16, 8, 1, pack=16)),
+    RowEntry("", 16, 64, Blocks(16, 16, 4, 1, pack=16)),
+    RowEntry("", 32, 64, Blocks(16, 16, 4, 1, pack=16)),
+)
+
+
+def row_blocks(family: str, dtype: torch.dtype, width: int) -> Blocks:
+    """The first row of the table that fits; `widest_row` says whether one does."""
+    return next(row.blocks for row in _rows(family, dtype) if width <= row.width)
+
+
+def widest_row(family: str, dtype: torch.dtype) -> int:
+    """The most numbers of a row that is held."""
+    return max((row.width for row in _rows(family, dtype)), default=0)
+
+
+def _rows(family: str, dtype: torch.dtype) -> list[RowEntry]:
+    return [row for row in ROWS if family.startswith(row.family) and row.bits == dtype.itemsize * 8]
+
+
+def converts_float8(family: str) -> bool:
+    """Whether an architecture has instructions that convert float8_e4m3fn: NVIDIA's from Ada on, CDNA 4, RDNA 4."""
+    known = family.startswith(("gfx950", "gfx12"))
+    return known or (family.startswith("sm") and family not in {"sm80", "sm86", "sm87"})
+
+
 class Product(NamedTuple):
     """Blocks of a product with an activation in its epilogue.
 

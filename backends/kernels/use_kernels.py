@@ -20,7 +20,7 @@ from headrace.backends.kernels.recurrent import (  # noqa: F401 - registers the 
     selective_scan,
 )
 from headrace.backends.kernels.recurrent.convolution import ROWS
-from headrace.backends.kernels.tuning import Blocks, Scan, scan_blocks
+from headrace.backends.kernels.tuning import Blocks, Scan, converts_float8, scan_blocks
 from headrace.graphs.views import arguments, in_order
 from headrace.ir import OFFSETS, Window
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
@@ -36,6 +36,8 @@ PAGED: dict[Any, tuple[Any, str]] = {
     ATTENTION_PAGED: (torch.ops.headrace.attention_paged_triton.default, "context"),
     ATTENTION_CROSS: (torch.ops.headrace.attention_cross_triton.default, "lengths"),
 }
+# What an attention over caches is not told: that they hold keys and values in their own dtype.
+WHOLE = {"v_width": 0, "k_scale": None, "v_scale": None}
 CAST = torch.ops.aten._to_copy.default
 POOL_TRITON = torch.ops.headrace.pool_varlen_triton.default
 # Our operator for each recurrence of a packed row.
@@ -88,7 +90,7 @@ class UseKernels:
                 _replace(graph, node, _attention(graph, node, listed(TILES, rows), blocks))
             elif node.target in PAGED:
                 blocks, rows = _paged_tuned(node, self.family)
-                _replace(graph, node, _paged(graph, node, listed(PAGED_TILES, rows), blocks))
+                _replace(graph, node, _paged(graph, node, listed(PAGED_TILES, rows), blocks, self.family))
             elif node.target is CONVOLUTION:
                 _convolve(graph, node, listed(TILES, ROWS))
             elif node.target is SHIFT:
@@ -121,14 +123,15 @@ def _attention(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -
 
 def _paged_tuned(node: fx.Node, family: str) -> tuple[Blocks, int]:
     given = arguments(node)
-    q, keys, values = (given[name].meta["val"] for name in ("q", "k_cache", "v_cache"))
-    blocks = paged_tuning(q, values, family)
+    q, keys = (given[name].meta["val"] for name in ("q", "k_cache"))
+    values = None if given["v_cache"] is None else given["v_cache"].meta["val"]
+    blocks = paged_tuning(q, values, family, given.get("k_scale") is not None)
     return blocks, tile_rows(q, keys[0], blocks)
 
 
-def _paged(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks) -> fx.Node:
+def _paged(graph: fx.Graph, node: fx.Node, tiles: fx.Node, blocks: Blocks, family: str) -> fx.Node:
     target, counted = PAGED[node.target]
-    given = arguments(node)
+    given = WHOLE | arguments(node) | {"native": converts_float8(family)}
     given |= {"tiles": tiles, "tuned": blocks.numbers, "counts": given[counted]}
     with graph.inserting_before(node):
         return graphs.call(graph, target, in_order(target, given))

@@ -35,7 +35,7 @@ class Onnx:
     runs_code = False
     layout = Layout.PADDED
     fills_rows = False
-    ahead, pools, compresses, tensors = False, False, False, False
+    ahead, pools, tensors = False, False, False
 
     def __init__(self, provider: str | None = None, device: int | None = None) -> None:
         """`provider` is one of `PROVIDERS`, None for the best; `device` is one of several, by its number."""
@@ -69,6 +69,10 @@ class Onnx:
     def fetch(self, output: NDArray[Any]) -> NDArray[np.float32]:
         """In float32."""
         return output.astype(np.float32, copy=False)
+
+    def widest_row(self, dtype: str) -> int:
+        """None: ONNX's operators take heads' keys and values."""
+        return 0
 
     def cache_bytes(self) -> int:
         """Half of what the host has free."""

@@ -2,7 +2,16 @@
 
 from headrace.graphs.derived import Derived
 from headrace.graphs.interpreter import HALVES, ancestors, bindings, evaluate, flat_module, run
-from headrace.graphs.rewriter import Edit, drop_mutations, keep_outputs, replace_output, rewrite, sparing, with_weights
+from headrace.graphs.rewriter import (
+    Edit,
+    drop_mutations,
+    keep_outputs,
+    replace_output,
+    rewrite,
+    sparing,
+    with_inputs,
+    with_weights,
+)
 from headrace.graphs.signature import bound_of, inputs_of, outputs_of, weights_of
 from headrace.graphs.storage import save
 from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertions, lift_weights
@@ -31,5 +40,6 @@ __all__ = [
     "save",
     "sparing",
     "weights_of",
+    "with_inputs",
     "with_weights",
 ]

@@ -95,6 +95,48 @@ def with_weights(exported: ExportedProgram, weights: Mapping[str, Tensor]) -> Ex
     return guarded(made, inputs_of(made))
 
 
+def with_inputs(exported: ExportedProgram, forms: Mapping[str, tuple[str, int, torch.dtype]]) -> ExportedProgram:
+    """A copy that takes more inputs, or some in another dtype; nothing reads a new one yet.
+
+    Args:
+        forms: of each by its name an input that is there, how many of whose dimensions it has, and its dtype.
+    """
+    graph, signature = copy.deepcopy(exported.graph), copy.deepcopy(exported.graph_signature)
+    given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    last = list(given.values())[-1]
+    args, named = exported.example_inputs or ((), dict[str, Any]())
+    mode, examples = fake_mode(graph), dict(named)
+    for name, (like, dims, dtype) in forms.items():
+        if name not in given:
+            with graph.inserting_after(last):
+                given[name] = last = graph.placeholder(name)
+            signature.input_specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(name), None))
+        value = given[like].meta["val"]
+        with mode:
+            given[name].meta["val"] = value.new_empty(value.shape[:dims], dtype=dtype)
+        if like in named:
+            examples[name] = named[like].new_zeros(named[like].shape[:dims], dtype=dtype)
+    first, *others = exported.module_call_graph
+    assert first.signature is not None
+    names = [spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    whole = replace(
+        first.signature, inputs=[TensorArgument(name) for name in names], forward_arg_names=names,
+        in_spec=pytree.tree_flatten(((), dict.fromkeys(names, 0)))[1],
+    )  # fmt: skip
+    made = ExportedProgram(
+        root=exported.graph_module,
+        graph=graph,
+        graph_signature=signature,
+        state_dict=exported.state_dict,
+        range_constraints=exported.range_constraints,
+        module_call_graph=[replace(first, signature=whole), *others],
+        example_inputs=(args, examples) if exported.example_inputs else None,
+        constants=exported.constants,
+        verifiers=exported.verifiers,
+    )
+    return guarded(made, inputs_of(made))
+
+
 def sparing(exported: ExportedProgram) -> ExportedProgram:
     """A copy that skips a decomposition which would find nothing to decompose: it would trace the whole graph anew.
 

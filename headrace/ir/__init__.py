@@ -16,7 +16,16 @@ from headrace.ir.attention import (
     Verdict,
     Window,
 )
-from headrace.ir.cache import CROSS, DTYPE_BYTES, Cache, CacheGroup, CacheKind
+from headrace.ir.cache import (
+    CODES,
+    CROSS,
+    DTYPE_BYTES,
+    Cache,
+    CacheDtype,
+    CacheGroup,
+    CacheKind,
+    QuantizedCaches,
+)
 from headrace.ir.decision import Decision, PaddingRule, Prefill, Route, State, TaskDecision
 from headrace.ir.evidence import Claim, Evidence
 from headrace.ir.facts import (
@@ -63,6 +72,7 @@ from headrace.ir.task import TASK_RULES, Needs, Task, TaskRules
 
 __all__ = [
     "BATCH",
+    "CODES",
     "CROSS",
     "DTYPE_BYTES",
     "EVERYTHING",
@@ -80,6 +90,7 @@ __all__ = [
     "Beams",
     "BiasKind",
     "Cache",
+    "CacheDtype",
     "CacheGroup",
     "CacheKind",
     "ChatRules",
@@ -111,6 +122,7 @@ __all__ = [
     "Prefill",
     "Program",
     "Quantized",
+    "QuantizedCaches",
     "RawPart",
     "RecurrentSpec",
     "Role",

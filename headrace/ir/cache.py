@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from headrace.ir.attention import MaskKind
 
 # What a number of each dtype takes, by torch's names.
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1}
+# The dtype of keys and values in eight bits, as codes: what moves a cache need not know what they stand for.
+CODES = "uint8"
 
 
 class CacheKind(StrEnum):
@@ -47,12 +49,42 @@ class CacheGroup(NamedTuple):
 CROSS = CacheGroup("cross", MaskKind.BIDIRECTIONAL)
 
 
+class CacheDtype(StrEnum):
+    """In what keys and values are kept, where it is not the program's dtype.
+
+    FP8: float8_e4m3fn, each token's head with a scale of its own (`headrace.ops.cached`).
+    """
+
+    FP8 = "fp8"
+
+
+@dataclass(frozen=True)
+class QuantizedCaches:
+    """Keys and values that are kept in fewer bits, and what that costs the program's answers.
+
+    Attributes:
+        before: bytes that a token's keys and values took in the program's dtype, of all layers.
+        after: bytes that they take, their scales with them.
+        tokens: answers that were held against those of the program that keeps them whole, of sample texts.
+        worst: the least cosine between the two; `mean` of all of them.
+        same: how many of those tokens are most likely followed by the same token; None where the program makes none.
+    """
+
+    dtype: CacheDtype
+    before: int
+    after: int
+    tokens: int
+    worst: float
+    mean: float
+    same: int | None = None
+
+
 @dataclass(frozen=True)
 class Cache:
     """One cache, an input that the program writes in place.
 
     Attributes:
-        sizes: heads and width of a paged one's rows; those of a state.
+        sizes: heads and width of a paged one's rows, or heads alone of their scales; those of a state.
         group: the group of a paged one.
     """
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace.ir.attention import AttentionSpec, RecurrentSpec
-from headrace.ir.cache import Cache, CacheGroup
+from headrace.ir.cache import Cache, CacheGroup, QuantizedCaches
 from headrace.ir.decision import Decision
 from headrace.ir.evidence import Evidence
 from headrace.ir.facts import Facts, HeldWeights, Quantized, Source
@@ -74,6 +74,9 @@ class Form:
         caches: what a cached program keeps between steps, each an input of that name that it writes in place.
         groups: its paged caches that are read alike, in the order of the block tables.
         block: the rows of a block in paged caches.
+        whole_why: what keeps keys and values in caches where a narrower row that they are maps of could be; empty where
+            nothing does.
+        quantized_caches: the keys and values that are kept in fewer bits, None where all keep the program's dtype.
     """
 
     layout: Layout = Layout.PADDED
@@ -83,6 +86,8 @@ class Form:
     caches: tuple[Cache, ...] = ()
     groups: tuple[CacheGroup, ...] = ()
     block: int = 16
+    whole_why: str = ""
+    quantized_caches: QuantizedCaches | None = None
 
     def __post_init__(self) -> None:
         """Refuse more layers in fewer bits than there are, and caches of a program that keeps none.

@@ -11,7 +11,7 @@ from torch import fx
 
 from headrace.graphs.views import arguments
 from headrace.ir.attention import AttentionSpec, AttentionType, BiasKind, MaskKind
-from headrace.ir.cache import CacheKind
+from headrace.ir.cache import CODES, CacheKind
 from headrace.ir.program import Layout, Stage
 from headrace.ir.signature import OFFSETS, PoolKind, Role
 from headrace.ops.attention import ATTENTION, MASK, POOL
@@ -54,7 +54,8 @@ def attention_form(view: View) -> Iterator[Breach]:
 def _operands(given: dict[str, Any]) -> tuple[tuple[Any, ...] | None, ...]:
     """The shapes of queries, keys and values, those of a cache without its blocks' number; keys may be values too."""
     caches = [shape(given.get(f"{name}_cache")) for name in "kv"]
-    caches[1] = caches[1] or caches[0]
+    if caches[0] and not caches[1]:
+        caches[1] = (*caches[0][:-1], given.get("v_width") or caches[0][-1])
     return (
         shape(given["q"]),
         *(sizes[1:] if sizes else shape(given[x]) for x, sizes in zip("kv", caches, strict=True)),
@@ -228,6 +229,24 @@ def caches_kept(view: View) -> Iterator[Breach]:
     yield from (
         (state.name, f"{count} operators keep their state in it") for state, count in users.items() if count > 1
     )
+
+
+def cache_scales(view: View) -> Iterator[Breach]:
+    """Keys and values are codes where they have scales, one for each token and head, and the program says so."""
+    coded = False
+    for node in view.of(ATTENTION_PAGED):
+        given = arguments(node)
+        for name in "kv":
+            cache, scales = given[f"{name}_cache"], given.get(f"{name}_scale")
+            codes = cache is not None and dtype(cache) == CODES
+            coded |= codes
+            if codes is not (scales is not None):
+                yield node.name, f"its {name}_cache {cache} is {dtype(cache)}, its scales are {scales}"
+            elif codes and (dtype(scales), shape(scales)) != ("float32", (shape(cache) or ())[:-1]):
+                yield node.name, f"{scales} is {dtype(scales)} {shape(scales)}, and {cache} {shape(cache)}"
+    said = view.program.form.quantized_caches
+    if coded is not (said is not None):
+        yield "caches", f"the graph keeps {'codes' if coded else 'no codes'}, the program says {said}"
 
 
 def quantized_form(view: View) -> Iterator[Breach]:

@@ -3,8 +3,8 @@
 What holds of a part alone, whatever the graph, the parts check themselves when they are made (`headrace/ir/part.py`).
 
 A stage is a list of passes (`lowering/pipeline.py`): TRACED up to `recover`, TYPED from `type` to the end of the
-analysis, LOWERED for `select`, `layout`, `cache`, `merge`, `quantize` and `tap`, in which the forms of a lowered
-program lie.
+analysis, LOWERED for `select`, `layout`, `cache`, `quantize-caches`, `merge`, `quantize` and `tap`, in which the forms
+of a lowered program lie.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ SPEC: tuple[Rule, ...] = (
     Rule(nodes.pool_form, ALWAYS),
     Rule(nodes.rows_form, ALWAYS),
     Rule(nodes.caches_kept, LOWERED),
+    Rule(nodes.cache_scales, LOWERED),
     Rule(nodes.quantized_form, ALWAYS),
     Rule(nodes.specs_match_nodes, TYPED),
     Rule(nodes.recurrences_match_nodes, TYPED),

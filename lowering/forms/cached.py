@@ -55,11 +55,12 @@ class CacheStates:
 
     Attributes:
         block: rows of a block of paged caches.
-        compress: keep the row that keys and values are linear maps of in place of them, where it is narrower.
+        widest_row: of rows that keys and values are linear maps of, how many numbers one has at most that is kept in
+            their place, where it is narrower; 0 keeps none.
     """
 
     block: int = 16
-    compress: bool = False
+    widest_row: int = 0
     name: str = "cache"
 
     def __call__(self, program: Program) -> Program:
@@ -69,7 +70,7 @@ class CacheStates:
             TraceError: something in the program looks along the tokens in a way that no cache keeps.
         """
         _refuse(program)
-        graph = CachedGraph(program, self.compress)
+        graph = CachedGraph(program, self.widest_row)
         graph.swap()
         cached = _exported(program, graph, self.block)
         _compare(program, cached)
@@ -93,7 +94,7 @@ def _exported(program: Program, graph: CachedGraph, block: int) -> Program:
     inputs = graph.inputs(block)
     whole = program.with_(
         inputs=inputs, layout=Layout.CACHED, caches=tuple(graph.caches), groups=tuple(graph.groups), block=block,
-        outputs=graph.outputs(),
+        outputs=graph.outputs(), whole_why=graph.whole_why,
     )  # fmt: skip
     example = Pieces(whole, [sample.text(whole.signature, length, 0) for length in LENGTHS], [], wide=False)
     axes = {TOKENS: Dim("tokens", min=2), SEQUENCES: Dim("sequences", min=2), ASKED: Dim("asked", min=2),
@@ -121,7 +122,7 @@ def _kept(spec: AttentionSpec, graph: CachedGraph) -> AttentionSpec:
     """What it reads: rows, where those are kept."""
     if (row := graph.compressed.get(spec.node)) is None:
         return spec
-    return replace(spec, kv_heads=1, qk_head_dim=row.width, v_head_dim=row.width, compressed=True)
+    return replace(spec, kv_heads=1, qk_head_dim=row.width, v_head_dim=row.value_map.shape[1], compressed=True)
 
 
 def _bias(spec: AttentionSpec) -> BiasKind:

@@ -62,7 +62,7 @@ class CachedGraph:
     """The graph while it is rewritten, and what it will keep."""
 
     program: Program
-    compress: bool = False
+    widest_row: int = 0
     module: fx.GraphModule = field(init=False)
     given: dict[Role, fx.Node] = field(default_factory=dict)
     caches: list[Cache] = field(default_factory=list)
@@ -73,6 +73,7 @@ class CachedGraph:
     compressed: dict[str, Compressed] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
     encoder: tuple[fx.Node, ...] = ()
+    whole_why: str = ""  # as of `Form`
     pooled: set[str] = field(default_factory=set)  # the caches of what is pooled so far
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class CachedGraph:
         """Rewrite the graph. All that is read by running it comes first."""
         biases, own = read_biases(self.program), own_positions(self.program, self.module)
         null = null_biases(self.program)
-        rows = read_compressed(self.program) if self.compress else [None] * len(biases)
+        rows = self._rows() if self.widest_row else [None] * len(biases)
         recover_shifts(self.graph)
         if own:
             self.given[Role.POSITIONS] = self.last = given_positions(self.program, self.graph, self.last)
@@ -105,6 +106,13 @@ class CachedGraph:
             self._pool(node, order)
         self._return()
         self._clean()
+
+    def _rows(self) -> list[Compressed | None]:
+        """What is kept of each attention in place of its keys and values; None where those are."""
+        found = read_compressed(self.program)
+        if widest := max((row.width for row in found if row and row.width > self.widest_row), default=0):
+            self.whole_why = f"a row of {widest} numbers makes them, and the target keeps rows of {self.widest_row}"
+        return [row if row and row.width <= self.widest_row else None for row in found]
 
     def _calls(self, *targets: Any) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.target in targets]
@@ -185,6 +193,7 @@ class CachedGraph:
             new = call(ATTENTION_PAGED, (
                 q, *own, *self.written[key], *tables, offsets, context, args["sinks"], added,
                 args["scale"], args["kind"], args["window"], args["softcap"], told,
+                *([row.value_map.shape[1]] if row else []),
             ))  # fmt: skip
             rows = call(A.unsqueeze.default, (self._off_row(new, row, order) if row else new, 0))
         node.replace_all_uses_with(rows)
@@ -208,12 +217,9 @@ class CachedGraph:
         return call(A.cat.default, ([mapped, rest], -1)) if row.shared else mapped
 
     def _off_row(self, rows: fx.Node, row: Compressed, order: int) -> fx.Node:
-        """What was gathered of rows [T, Hq, C] to what would have been of values: [T, Hq, Dv]."""
-        call = self.graph.call_function
-        mapped = self._mapped(
-            call(A.slice.Tensor, (rows, 2, 0, row.value_map.shape[1])), row.value_map, f"value_map_{order}"
-        )
-        return call(A.clone.default, (mapped,), {"memory_format": torch.contiguous_format})
+        """What was gathered of rows' first numbers, [T, Hq, W], to what would have been of values: [T, Hq, Dv]."""
+        mapped = self._mapped(rows, row.value_map, f"value_map_{order}")
+        return self.graph.call_function(A.clone.default, (mapped,), {"memory_format": torch.contiguous_format})
 
     def _mapped(self, x: fx.Node, weight: Tensor, name: str) -> fx.Node:
         """[T, Hq, from] by a map [Hq, from, to], [T, Hq, to]."""

@@ -15,6 +15,7 @@ from headrace.ir import CacheKind, Program
 from headrace.ir.cache import cross_parts
 
 LONGEST_PIECE = 4
+NO_NUMBER = 0x7F  # the code of float8_e4m3fn for it
 Texts = list[NDArray[np.int64]]
 
 
@@ -30,7 +31,7 @@ class Pieces:
         counts = {CacheKind.PAGED: (len(texts) * self.most, program.form.block), CacheKind.ROW: (len(texts),)}
         # What is not written yet is not read.
         self.caches = {
-            cache.name: torch.full((*counts[cache.kind], *cache.sizes), torch.nan, dtype=_dtype(cache.dtype, wide))
+            cache.name: _unwritten((*counts[cache.kind], *cache.sizes), _dtype(cache.dtype, wide))
             for cache in program.form.caches
         }
 
@@ -65,7 +66,11 @@ class Pieces:
 
 def _dtype(name: str, wide: bool) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, name)
-    return torch.promote_types(dtype, torch.float32) if wide else dtype
+    return torch.promote_types(dtype, torch.float32) if wide and dtype.is_floating_point else dtype
+
+
+def _unwritten(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, torch.nan if dtype.is_floating_point else NO_NUMBER, dtype=dtype)
 
 
 def random_steps(texts: Texts) -> Iterator[list[tuple[int, int]]]:

@@ -1,1 +1,1 @@
-"""The same answers by fewer or smaller products, and values on the way made outputs."""
+"""The same answers by fewer or smaller products, or within few bits, and values on the way made outputs."""

@@ -11,9 +11,15 @@ import numpy as np
 from headrace import debug
 from headrace.backends.interface import Backend, Memory, Packer
 from headrace.errors import ArtifactError, TargetError, TraceError
-from headrace.ir import TASK_RULES, Layout, Needs, OutputKind, Prefill, Program, Role, Task
+from headrace.ir import TASK_RULES, CacheDtype, Layout, Needs, OutputKind, Prefill, Program, Role, Task
 from headrace.runtime.engine.lane import Lane
-from headrace.runtime.engine.quantization_gate import measure_quality, require_quality, samples, words
+from headrace.runtime.engine.quantization_gate import (
+    measure_quality,
+    require_cache_quality,
+    require_quality,
+    samples,
+    words,
+)
 from headrace.runtime.engine.request import Request
 from headrace.runtime.state.model_state import ModelState
 from headrace.tasks import answering
@@ -41,11 +47,13 @@ class Compiler:
         token_budget: int | None = None,
         quantize: str | None = None,
         force: bool = False,
+        cache_dtype: CacheDtype | None = None,
     ) -> None:
         """Arguments as of `Engine`."""
         self.split: Pass | None = None
         self._program, self._backend, self._state = program, backend, state
         self._token_budget, self._quantize, self._force = token_budget, quantize, force
+        self._cache_dtype = cache_dtype
 
     @property
     def in_pieces(self) -> bool:
@@ -96,9 +104,11 @@ class Compiler:
 
         layout = Layout.CACHED if self.in_pieces else self._backend.layout_of(self._program)
         # Heads are shared out among devices, and a row is of all of them.
-        compress = self.split is None and isinstance(self._backend, Memory) and self._backend.compresses
+        widest = 0
+        if self.split is None and isinstance(self._backend, Memory):
+            widest = self._backend.widest_row(self._program.dtype)
         try:
-            return prepare(self._program, task, layout, others, self.split, compress)
+            prepared = prepare(self._program, task, layout, others, self.split, widest)
         except TraceError as error:
             if not self.in_pieces:
                 raise
@@ -106,6 +116,18 @@ class Compiler:
                 f"With token_budget={self._token_budget} longer texts come in pieces, and {task} of this model "
                 f'answers none so: {error} Pass prefill="single_pass", or leave token_budget out.'
             ) from error
+        return prepared if self._cache_dtype is None else self._in_fewer_bits(prepared, self._cache_dtype)
+
+    def _in_fewer_bits(self, prepared: Program, dtype: CacheDtype) -> Program:
+        """A program of the caches, of those that the option is for: other tasks keep nothing between steps."""
+        from headrace.lowering.pipeline import quantize_caches
+
+        if prepared.form.layout is not Layout.CACHED:
+            return prepared
+        made = quantize_caches(prepared)
+        if not self._force:
+            require_cache_quality(made)
+        return made
 
     def _made(self, program: Program) -> Lane:
         executable = self._backend.compile(program)

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.backends.interface import Backend, Memory, Planner
 from headrace.errors import InputError, OutOfMemoryError, TargetError, warn
-from headrace.ir import CROSS, Layout, Output, OutputKind, Program, Task
+from headrace.ir import CROSS, CacheDtype, Layout, Output, OutputKind, Program, Task
 from headrace.runtime.engine.budget import Budget
 from headrace.runtime.engine.compiler import Compiler
 from headrace.runtime.engine.decoding import Chooser, DecodingLoop
@@ -56,6 +56,7 @@ class Engine:
         force: bool = False,
         state: type[ModelState] | None = None,
         cache_bytes: int | None = None,
+        cache_dtype: CacheDtype | None = None,
     ) -> None:
         """Compile nothing yet.
 
@@ -66,6 +67,7 @@ class Engine:
             force: keep what is quantised where its answers fail the gate.
             state: the class that makes each lane's state; None takes what the program's route names.
             cache_bytes: what generation keeps of its texts at most; None leaves it to the backend.
+            cache_dtype: in what its keys and values are kept; None for the program's dtype.
 
         Raises:
             ArtifactError: the route names a custom state that is not registered here.
@@ -73,7 +75,9 @@ class Engine:
         self.program, self.backend = program, backend
         self.lanes: dict[str, Lane] = dict(lanes or {})
         self.state = state or state_class(program)
-        self.compiler: Compiler = Compiler(program, backend, self.state, token_budget, quantize, force)
+        self.compiler: Compiler = Compiler(
+            program, backend, self.state, token_budget, quantize, force, cache_dtype
+        )  # fmt: skip
         self._budget = Budget(token_budget)
         self._cache_bytes, self._compiling = cache_bytes, Guard()
         self._noun = "arrays" if program.signature.arrays else "texts"
@@ -193,6 +197,7 @@ class Engine:
         made = lane.program.form
         return self.program.with_(
             layout=made.layout, layout_why=made.layout_why, quantized=made.quantized, caches=made.caches,
+            quantized_caches=made.quantized_caches, whole_why=made.whole_why,
             groups=made.groups, block=made.block, weights=made.weights,
         )  # fmt: skip
 

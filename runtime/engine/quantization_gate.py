@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import feed
-from headrace.backends.interface import Backend, Quantizer
+from headrace.backends.interface import Backend, CacheKeeper, Quantizer
 from headrace.errors import InputError, TargetError, VerifyError
-from headrace.ir import Program, Quantized
+from headrace.ir import TASK_RULES, CacheDtype, Needs, Program, Quantized, QuantizedCaches, Task
 from headrace.runtime.text.encoded import Encoded
 
 SCHEMES = ("fp8",)
@@ -44,6 +44,63 @@ def require_scheme(scheme: str | None, backend: Backend, dtype: str | None = Non
         )
     if dtype is not None:
         backend.require_scheme(scheme, dtype)
+
+
+def require_cache_dtype(dtype: str | None, backend: Backend) -> CacheDtype | None:
+    """In what keys and values are kept, None for the program's dtype; refused before anything is loaded.
+
+    Raises:
+        InputError: there is no such dtype.
+        TargetError: the target does not run it.
+    """
+    if dtype is None:
+        return None
+    if not isinstance(dtype, str) or dtype not in list(CacheDtype):
+        raise InputError(f"kv_cache_dtype is {dtype!r}; choose from {', '.join(CacheDtype)}, or leave it out.")
+    if not isinstance(backend, CacheKeeper) or dtype not in backend.cache_dtypes:
+        raise TargetError(
+            f'The target {backend.target} does not run kv_cache_dtype="{dtype}"; reference, cuda and rocm do, but '
+            'not with parallel="tensor". Leave kv_cache_dtype out.'
+        )
+    return CacheDtype(dtype)
+
+
+def require_steps(program: Program, dtype: CacheDtype, tasks: Sequence[str]) -> None:
+    """Refuse to keep in fewer bits what no task keeps, of tasks whose texts run whole.
+
+    Raises:
+        InputError: none of them is answered in several steps.
+    """
+    if not any(TASK_RULES[Task(task)].needs is Needs.DECODING for task in tasks):
+        raise InputError(
+            f'kv_cache_dtype="{dtype}" is in what keys and values are kept between steps, and '
+            f"{', '.join(tasks) or 'no task'} of {program.source.name} takes one. Leave it out, or pass "
+            'task="generate" where the model supports that.'
+        )
+
+
+def require_cache_quality(program: Program) -> None:
+    """Refuse a program whose answers its caches turned too far.
+
+    Raises:
+        VerifyError: says how far, and what is accepted.
+    """
+    found = program.form.quantized_caches
+    if found is not None and not found.mean >= GATE:
+        raise VerifyError(
+            f"{program.source.name} with keys and values in {found.dtype} answers otherwise than in {program.dtype}: "
+            f"{cache_words(found)}; a mean cosine of {GATE:g} at least is accepted. Leave "
+            f'kv_cache_dtype="{found.dtype}" out, or pass force=True to keep it.'
+        )
+
+
+def cache_words(found: QuantizedCaches) -> str:
+    """What keys and values in fewer bits cost."""
+    same = "" if found.same is None else f", the most likely next token is the same at {found.same}"
+    return (
+        f"at {found.tokens} places of sample texts, cosine to the answers without it {found.mean:.5f} in the mean and "
+        f"{found.worst:.5f} at worst{same}"
+    )
 
 
 def samples(program: Program) -> list[Encoded]:

@@ -49,10 +49,15 @@ ATTENTIONS = (*((name, BF16) for name in FORMS), ("bidirectional", FP16), *((nam
 PAGED = (
     *((name, BF16) for name in ("causal", "one key head", "window", "chunked", "relative", "everything")),
     *((name, FP32) for name in ("causal", "everything")),
+    *((name, BF16) for name in test_paged.WIDE),
+    ("DeepSeek's row", FP32),
+    *((name, BF16) for name in ("codes", "everything in codes")),
 )
 # No shape of blocks that was tried keeps float32 heads of 256 in an RDNA thread's 256 registers; these spill least.
 SPILLING = (
     ("gfx1", "attend_tiles 256, float32", 128),
+    # Of RDNA 3; RDNA 4 converts codes by an instruction, and spills none.
+    ("gfx1100", "attend_paged everything in codes, bfloat16", 64),
     # The state of a recurrence stays in registers too. Triton 3.6 spills 230 and 429 of the first two on gfx1100, where
     # 3.9 spills 28 and 120.
     ("gfx1", "scan_chunks Mamba-2, bfloat16", 240),
@@ -89,9 +94,9 @@ def _specialised(architecture: Architecture) -> Iterator[tuple[Launch, str, str 
         launch = attention(CASES[name], dtype, architecture)
         multiplies = str(dtype).removeprefix("torch.")
         yield launch, f"attend_tiles {name}, {multiplies}", multiplies
-    for name, dtype in PAGED:
+    for name, dtype, case in paged_cases(architecture):
         multiplies = str(dtype).removeprefix("torch.")
-        for launch in paged_attention(test_paged.CASES[name], dtype, architecture):
+        for launch in paged_attention(case, dtype, architecture):
             attends = launch.kernel is attend_paged
             yield launch, f"{launch.name} {name}, {multiplies}", multiplies if attends else None
     for name, launch in others():
@@ -105,6 +110,13 @@ def _specialised(architecture: Architecture) -> Iterator[tuple[Launch, str, str 
             launch = activated(kind, gated, tuning.PRODUCTS[architecture.name])
             yield launch, f"multiply_activate {kind}{', gated' * gated}, bfloat16", "bfloat16"
             yield to_eighths(kind, gated), f"round_rows {kind}{', gated' * gated}, float8", None
+
+
+def paged_cases(architecture: Architecture) -> list[tuple[str, torch.dtype, test_paged.Case]]:
+    """Those of PAGED whose rows the architecture holds."""
+    cases = test_paged.CASES | test_paged.WIDE
+    found = [(name, dtype, cases[name]) for name, dtype in PAGED]
+    return [one for one in found if not one[2].row or one[2].dim <= tuning.widest_row(architecture.name, one[1])]
 
 
 def attention(
@@ -128,15 +140,16 @@ def paged_attention(case: test_paged.Case, dtype: torch.dtype, architecture: Arc
     """What a step over paged caches launches there."""
     given = test_paged.inputs(case, dtype)
     form = kernel.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
-    tuned = paged.paged_tuning(given.q, given.v_cache, architecture.name)
+    tuned = paged.paged_tuning(given.q, given.v_cache, architecture.name, case.coded)
     rows_ = kernel.tile_rows(given.q, given.k_cache[0], tuned)
     made = kernel.listed(given.cu_seqlens, given.q.shape[0], rows_, Recorder(), named=True)
     recorders = [Recorder() for _ in paged.Kernels()]
     kernels = paged.Kernels(*recorders)
-    if given.k is not None and given.v is not None:
-        paged.written(given.k, given.v, given.k_cache, given.v_cache, given.slots, kernels)
+    kept = test_paged.kept_of(case, given, tuning.converts_float8(architecture.name))
+    if given.k is not None:
+        paged.written(given.k, given.v, kept, given.slots, kernels)
     paged.attended(
-        given.q, given.k_cache, given.v_cache, given.blocks, given.context, made, tuned, form, given.sinks, given.bias,
+        given.q, kept, given.blocks, given.context, made, tuned, form, given.sinks, given.bias,
         kernels,
     )  # fmt: skip
     for function, recorder in zip(paged.Kernels(), recorders, strict=True):
@@ -171,11 +184,16 @@ def _of_decoding(q: Tensor, waves: Tensor, weight: Tensor | None, dtype: str) ->
     k, v = (q[:, :8].new_empty(4096, 8, 128) for _ in range(2))
     caches, slots = [q.new_empty(64, 16, 8, 128) for _ in range(2)], torch.empty(4096, dtype=torch.int64)
     norm = "with the norm, " if weight is not None else ""
+    given = q, k, v, waves, waves, weight, 1e-6, weight, 1e-6
     made = _recorded(
-        rotate_into_cache,
-        lambda kernel: into_cache.written(q, k, v, waves, waves, weight, 1e-6, weight, 1e-6, *caches, slots, kernel),
-    )
+        rotate_into_cache, lambda kernel: into_cache.written(*given, *caches, slots, None, None, kernel)
+    )  # fmt: skip
     yield f"rotate_into_cache {norm}{dtype}", made
+    codes, scales = (
+        [torch.empty(64, 16, 8, *size, dtype=kind)] * 2 for size, kind in (((128,), torch.uint8), ((), torch.float32))
+    )
+    coded = _recorded(rotate_into_cache, lambda kernel: into_cache.written(*given, *codes, slots, *scales, kernel))
+    yield f"rotate_into_cache to codes, {norm}{dtype}", coded
     for kind, gated in (("", False), ("silu", True)):
         layer = q.new_empty(2, 1024), q.new_empty(6144, 1024), None
         made = _recorded(multiply_few, partial(few_multiplied, *layer, kind, gated, False, None))

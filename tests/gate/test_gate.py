@@ -44,8 +44,10 @@ def require_sound(found: list[rows.Row], wanted: dict[str, tuple[str, ...]], who
         own = [one for one in here if one.of == "ours"]
         products = 4 if name in PRODUCTS else 0
         rows_ = 7 if name in FAMILIES else 0
-        others = 17 + products + rows_ + ours.RECURRENT_KERNELS
-        assert len(own) == (len(ours.ATTENTIONS) + 3 * len(ours.PAGED) + others if whole else KERNELS[name])
+        others = 20 + products + rows_ + ours.RECURRENT_KERNELS
+        assert len(own) == (
+            len(ours.ATTENTIONS) + 3 * len(ours.paged_cases(architecture)) + others if whole else KERNELS[name]
+        )
         for program in of:
             mine = [one for one in here if one.of == program]
             emitted = [one for one in mine if one.kernel.startswith("triton_")]

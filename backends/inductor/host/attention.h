@@ -262,7 +262,7 @@ void attend_all(const Paged& p, T* out, int64_t tokens, int64_t sequences) {
 inline AtenTensorHandle attention_paged(
     AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache, AtenTensorHandle* v_cache,
     AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens, AtenTensorHandle context,
-    AtenTensorHandle* sinks, double scale, bool chunked, int64_t left, double cap) {
+    AtenTensorHandle* sinks, double scale, bool chunked, int64_t left, double cap, int64_t v_width) {
   View queries(q), keys(k_cache), values(v_cache ? *v_cache : k_cache), bounds(cu_seqlens), held(context), places(slots);
   const int64_t tokens = queries.sizes[0], heads = queries.sizes[1];
   const int64_t parts = parts_of(heads / keys.sizes[2]), kv_heads = keys.sizes[2] * parts;
@@ -281,7 +281,7 @@ inline AtenTensorHandle attention_paged(
   }
   Paged p{queries, keys, values, View(blocks), bounds.as<int32_t>(), held.as<int32_t>(), sinks ? sunk.data() : nullptr,
           static_cast<float>(scale), static_cast<float>(cap), chunked, left, keys.sizes[1], kv_heads, heads / kv_heads,
-          keys.sizes[3], values.sizes[3], parts};
+          keys.sizes[3], !v_cache && v_width ? v_width : values.sizes[3], parts};
   AtenTensorHandle made = empty({tokens, heads, p.Dv}, queries.dtype);
   View out(made);
   auto run = [&](auto zero) {

@@ -23,9 +23,10 @@ CALLS = {
             AtenTensorHandle q, AtenTensorHandle* k, AtenTensorHandle* v, AtenTensorHandle k_cache,
             AtenTensorHandle* v_cache, AtenTensorHandle slots, AtenTensorHandle blocks, AtenTensorHandle cu_seqlens,
             AtenTensorHandle context, AtenTensorHandle* sinks, double scale, int64_t chunked, int64_t left,
-            double softcap, AtenTensorHandle* made) {
+            double softcap, int64_t v_width, AtenTensorHandle* made) {
             *made = headrace::attention_paged(
-                q, k, v, k_cache, v_cache, slots, blocks, cu_seqlens, context, sinks, scale, chunked, left, softcap);
+                q, k, v, k_cache, v_cache, slots, blocks, cu_seqlens, context, sinks, scale, chunked, left, softcap,
+                v_width);
             return AOTI_TORCH_SUCCESS;
         }""",
     ),

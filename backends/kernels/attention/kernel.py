@@ -59,6 +59,17 @@ def attend_block(
         k = tl.load(k_at) if D == D_PAD else tl.load(k_at, mask=d[:, None] < D, other=0.0)
         v = tl.load(v_at) if DV == DV_PAD else tl.load(v_at, mask=dv[None, :] < DV, other=0.0)
     scores = tl.dot(q, k, input_precision="ieee")
+    return add_values(
+        acc, top, total, scores, v, total, keys, rows, first, last, bias, SCALE, SOFTCAP, BIAS, REACH, MASKED, False
+    )
+
+
+@triton.jit
+def add_values(
+    acc, top, total, scores, v, v_scale, keys, rows, first, last, bias, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
+    BIAS: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """The values of some keys, weighed by their scores; where SCALED, each by `v_scale` of its key too."""
     unit: tl.constexpr = 1.0 if BIAS != "none" or SOFTCAP > 0 else SCALE * LOG2E
     if BIAS != "none" or SOFTCAP > 0:
         scores = biased(scores, rows, keys, bias, SCALE, SOFTCAP, BIAS, REACH)
@@ -69,6 +80,8 @@ def attend_block(
     weights = tl.exp2(scores * unit - higher[:, None])
     shrink = tl.exp2(top - higher)
     total = total * shrink + tl.sum(weights, 1)
+    if SCALED:
+        weights *= v_scale[None, :]
     acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
     return acc, higher, total
 

@@ -4,46 +4,107 @@
 
 Few long sequences, as decoding has them, would leave most of a device idle: their keys are split among programs, and
 what those found is put together after.
+
+What is kept of a token is its keys and its values, or a row that is both: its first numbers are the value, and all of
+them the key. They may be codes of eight bits, with a scale for each token and head.
 """
 
 import triton
 import triton.language as tl
 
-from headrace.backends.kernels.attention.kernel import LOG2E, LOWEST, attend_block
+from headrace.backends.kernels.attention.kernel import LOG2E, LOWEST, add_values
+from headrace.backends.kernels.float8 import decoded, encoded, scale_of
+
+
+@triton.jit
+def write_row(at, CACHE, SCALES, row, WIDTH: tl.constexpr, PADDED: tl.constexpr, CODED: tl.constexpr):
+    """Numbers that lie side by side into a row of a cache, as codes where it holds codes."""
+    d = tl.arange(0, PADDED)
+    x = tl.load(at + d, mask=d < WIDTH, other=0.0)
+    to = CACHE + row * WIDTH + d
+    if CODED:
+        x = x.to(tl.float32)
+        scale = scale_of(tl.max(tl.abs(x), 0))
+        tl.store(SCALES + row, scale)
+        tl.store(to, encoded(x, scale), mask=d < WIDTH)
+    else:
+        tl.store(to, x.to(CACHE.dtype.element_ty), mask=d < WIDTH)
 
 
 @triton.jit
 def write_paged(
-    K, V, K_CACHE, V_CACHE, SLOTS, k_t, k_h, v_t, v_h, HEADS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    D_PAD: tl.constexpr, DV_PAD: tl.constexpr,
+    K, V, K_CACHE, V_CACHE, K_SCALES, V_SCALES, SLOTS, k_t, k_h, v_t, v_h, HEADS: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, D_PAD: tl.constexpr, DV_PAD: tl.constexpr, ROW: tl.constexpr, CODED: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: its key and its value into the slot that it was given, if it was."""
+    """One head of one token: its key and its value, or the ROW that is both, into the slot that it was given."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     slot = tl.load(SLOTS + token)
     if slot < 0:
         return
+    row = slot * HEADS + head
+    write_row(K + token * k_t + head * k_h, K_CACHE, K_SCALES, row, D, D_PAD, CODED)
+    if not ROW:
+        write_row(V + token * v_t + head * v_h, V_CACHE, V_SCALES, row, DV, DV_PAD, CODED)
+
+
+@triton.jit
+def attend_kept(
+    acc, top, total, q, q_rest, k_base, v_base, k_scales, v_scales, keys, places, end, rows, first, last, bias,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    D_PAD: tl.constexpr, DV_PAD: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, ROW: tl.constexpr,
+    REST_PAD: tl.constexpr, CODED: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """`attend_block` over what is kept of some keys, zeros past `end`; a ROW's value is what was read of its key."""
     d = tl.arange(0, D_PAD)
     dv = tl.arange(0, DV_PAD)
-    row = slot * HEADS + head
-    k = tl.load(K + token * k_t + head * k_h + d, mask=d < D, other=0.0)
-    tl.store(K_CACHE + row * D + d, k.to(K_CACHE.dtype.element_ty), mask=d < D)
-    v = tl.load(V + token * v_t + head * v_h + dv, mask=dv < DV, other=0.0)
-    tl.store(V_CACHE + row * DV + dv, v.to(V_CACHE.dtype.element_ty), mask=dv < DV)
+    width: tl.constexpr = DV if ROW else D
+    there = keys < end
+    k_at = k_base + places[None, :] * (HEADS * D)
+    k = tl.load(k_at + d[:, None], mask=there[None, :] & (d[:, None] < width), other=0)
+    if REST_PAD > 0:
+        r = DV + tl.arange(0, REST_PAD)
+        rest = tl.load(k_at + r[:, None], mask=there[None, :] & (r[:, None] < D), other=0)
+    if not ROW:
+        v_at = v_base + places[:, None] * (HEADS * DV) + dv[None, :]
+        v = tl.load(v_at, mask=there[:, None] & (dv[None, :] < DV), other=0)
+    v_scale = total
+    if CODED:
+        k = decoded(k, q, NATIVE)
+        k_scale = tl.load(k_scales + places * HEADS, mask=there, other=0.0)
+        v_scale = k_scale
+    scores = tl.dot(q, k, input_precision="ieee")
+    if REST_PAD > 0:
+        if CODED:
+            rest = decoded(rest, q, NATIVE)
+        scores = tl.dot(q_rest, rest, scores, input_precision="ieee")
+    if CODED:
+        scores *= k_scale[None, :]
+    if ROW:
+        v = tl.trans(k)
+    elif CODED:
+        v = decoded(v, q, NATIVE)
+        v_scale = tl.load(v_scales + places * HEADS, mask=there, other=0.0)
+    return add_values(
+        acc, top, total, scores, v, v_scale, keys, rows, first, last, bias, SCALE, SOFTCAP, BIAS, REACH, True, CODED
+    )
 
 
 @triton.jit
 def attend_paged(
-    Q, K_CACHE, V_CACHE, OUT, PARTS, TILES, BLOCKS, COUNTS, SINKS, BIASES,
+    Q, K_CACHE, V_CACHE, K_SCALES, V_SCALES, OUT, PARTS, TILES, BLOCKS, COUNTS, SINKS, BIASES,
     n, splits, q_t, q_h, o_t, o_h, b_n, bias_h,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, PROGRAMS: tl.constexpr, GROUP: tl.constexpr, PACK: tl.constexpr,
     HEADS: tl.constexpr, SIZE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, D_PAD: tl.constexpr,
     DV_PAD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, LEFT: tl.constexpr,
-    CHUNK: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, SINK: tl.constexpr,
+    CHUNK: tl.constexpr, BIAS: tl.constexpr, REACH: tl.constexpr, SINK: tl.constexpr, ROW: tl.constexpr,
+    REST_PAD: tl.constexpr, CODED: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries, PACK query heads of one key head side by side, against its share of the keys.
 
     COUNTS are the tokens that came before the step's; where it is not CAUSAL, all keys of the sequence, each seen.
+    Where a ROW is both, D_PAD holds the DV numbers of it that are the value, which are read once, and REST_PAD the
+    others, which are none where it is 0.
     """
     tile = TILES + (tl.program_id(0) // PROGRAMS) * 4
     split = tl.program_id(1)
@@ -65,8 +126,13 @@ def attend_paged(
 
     d = tl.arange(0, D_PAD)
     dv = tl.arange(0, DV_PAD)
-    q_at = Q + tokens[:, None].to(tl.int64) * q_t + head[:, None] * q_h + d[None, :]
-    q = tl.load(q_at, mask=live[:, None] & (d[None, :] < D), other=0.0)
+    width: tl.constexpr = DV if ROW else D  # of what D_PAD holds
+    q_row = Q + tokens[:, None].to(tl.int64) * q_t + head[:, None] * q_h
+    q = tl.load(q_row + d[None, :], mask=live[:, None] & (d[None, :] < width), other=0.0)
+    q_rest = q
+    if REST_PAD > 0:
+        r = DV + tl.arange(0, REST_PAD)
+        q_rest = tl.load(q_row + r[None, :], mask=live[:, None] & (r[None, :] < D), other=0.0)
 
     lo = 0
     hi = r1 if CAUSAL else count
@@ -102,9 +168,9 @@ def attend_paged(
         keys = start + tl.arange(0, BLOCK_N)
         blocks = tl.load(table + keys // SIZE, mask=keys < hi, other=0)
         places = blocks.to(tl.int64) * SIZE + keys % SIZE
-        acc, top, total = attend_block(
-            acc, top, total, q, k_base, v_base, keys, places, hi, rows, first, last,
-            HEADS * D, HEADS * DV, bias, SCALE, SOFTCAP, D, DV, D_PAD, DV_PAD, BIAS, REACH, True,
+        acc, top, total = attend_kept(
+            acc, top, total, q, q_rest, k_base, v_base, K_SCALES + kv_head, V_SCALES + kv_head, keys, places, hi, rows,
+            first, last, bias, SCALE, SOFTCAP, HEADS, D, DV, D_PAD, DV_PAD, BIAS, REACH, ROW, REST_PAD, CODED, NATIVE,
         )  # fmt: skip
 
     kept = live[:, None] & (dv[None, :] < DV)

@@ -19,6 +19,7 @@ TYPES = {
     torch.bfloat16: "bf16",
     torch.float8_e4m3fn: "fp8e4nv",
     torch.int32: "i32",
+    torch.uint8: "u8",
     torch.int64: "i64",
 }
 OPTIONS = ("num_warps", "num_stages")

@@ -149,17 +149,19 @@ def specialisation(launch: Launch) -> tuple[Any, ...]:
 
 def _attend_paged(*values: Any) -> None:
     q, k, v, k_cache, v_cache, slots, blocks, counts, tiles, tuned, sinks, bias, *said, write, attend, join = values
-    scale, kind, window, softcap, bias_kind = said
+    scale, kind, window, softcap, bias_kind, v_width, k_scale, v_scale, native = said
+    kept = paged.kept_of(k_cache, v_cache, v_width, k_scale, v_scale, native)
     kernels, form = paged.Kernels(write, attend, join), Form(scale, kind, Window(*window), softcap, bias_kind)
     if k is not None:
-        paged.written(k, v, k_cache, v_cache, slots, kernels)
-    paged.attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, bias, kernels)
+        paged.written(k, v, kept, slots, kernels)
+    paged.attended(q, kept, blocks, counts, tiles, Blocks.of(tuned), form, sinks, bias, kernels)
 
 
 def _attend_cross(*values: Any) -> None:
     q, k_cache, v_cache, blocks, counts, tiles, tuned, sinks, scale, softcap, attend, join = values
     kernels, form = paged.Kernels(attend=attend, join=join), Form(scale, MaskKind.BIDIRECTIONAL, softcap=softcap)
-    paged.attended(q, k_cache, v_cache, blocks, counts, tiles, Blocks.of(tuned), form, sinks, None, kernels)
+    kept = paged.kept_of(k_cache, v_cache)
+    paged.attended(q, kept, blocks, counts, tiles, Blocks.of(tuned), form, sinks, None, kernels)
 
 
 def _list_paged(*values: Any) -> None:

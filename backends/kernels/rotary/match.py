@@ -76,7 +76,8 @@ def _into_cache(graph: fx.Graph, attention: Node) -> None:
     (queries, cos, sin, *q_norm), (keys, _, _, *k_norm) = q.args, k.args
     with graph.inserting_before(attention):
         rest = given["v"], cos, sin, *q_norm, *k_norm, given["k_cache"], given["v_cache"], given["slots"]
-        made = graphs.call(graph, ROTATE_INTO, (queries, keys, *rest))
+        scales = given.get("k_scale"), given.get("v_scale")
+        made = graphs.call(graph, ROTATE_INTO, (queries, keys, *rest, *scales))
     attention.args = (made, None, None, *attention.args[3:])
 
 

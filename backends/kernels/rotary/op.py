@@ -22,6 +22,19 @@ def rotate_head(
     NORM: tl.constexpr,
 ):  # fmt: skip
     """Rows of `2 * HALF` elements from `at` to `to`, in float32."""
+    turned, turned_late = turn_head(at, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS, HALF, PADDED, NORM)
+    d = tl.arange(0, PADDED)
+    real = live[:, None] & (d[None, :] < HALF)
+    tl.store(to + d[None, :], turned.to(to.dtype.element_ty), mask=real)
+    tl.store(to + HALF + d[None, :], turned_late.to(to.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def turn_head(
+    at, live, COS, SIN, WEIGHT, token, cos_t, sin_t, EPS: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    """The halves of rows of `2 * HALF` elements, rotated, in float32; zeros past their ends."""
     d = tl.arange(0, PADDED)
     real = live[:, None] & (d[None, :] < HALF)
     first = tl.load(at + d[None, :], mask=real, other=0.0).to(tl.float32)
@@ -37,8 +50,7 @@ def rotate_head(
     sin, sin_late = tl.load(sin_at, mask=real, other=0.0), tl.load(sin_at + HALF, mask=real, other=0.0)
     turned = first * cos.to(tl.float32) - second * sin.to(tl.float32)
     turned_late = second * cos_late.to(tl.float32) + first * sin_late.to(tl.float32)
-    tl.store(to + d[None, :], turned.to(to.dtype.element_ty), mask=real)
-    tl.store(to + HALF + d[None, :], turned_late.to(to.dtype.element_ty), mask=real)
+    return turned, turned_late
 
 
 @triton.jit

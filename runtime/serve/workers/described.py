@@ -93,8 +93,11 @@ class Stepping(Elsewhere):
     """One that makes tokens too."""
 
     ahead: bool = False
-    compresses: bool = False
     tensors: bool = False
+
+    def widest_row(self, dtype: str) -> NoReturn:
+        """Not here."""
+        raise AssertionError(f"the other process keeps the rows, in {dtype}")
 
     def cache_bytes(self) -> NoReturn:
         """Not here."""

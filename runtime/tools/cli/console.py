@@ -32,7 +32,7 @@ QUIET = {
 # Messages name options as Python has them; a reader of the command line has these. Folders may be called so too.
 OPTION = re.compile(
     r"(?<![\w/.-])(target|dtype|max_length|prefill|pooling|tokenizer|revision|trust_remote_code|truncate|normalize|"
-    r"dimensions|prompt|batch_size|token_budget|aggregation|task|beams|temperature|quantize|force|model|trust|parallel|"
+    r"dimensions|prompt|batch_size|token_budget|aggregation|task|beams|temperature|quantize|kv_cache_dtype|force|model|trust|parallel|"
     r"profile|join|scores|labels|logits)="
     r"""(?:["']([\w.:-]*)["']|(\w*))(?![\w.-]*/)"""
 )

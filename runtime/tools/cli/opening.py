@@ -40,6 +40,7 @@ class Opening:
     trust: bool = False
     tower: str | None = None
     parallel: str | None = None
+    kv_cache_dtype: str | None = None
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -84,7 +85,8 @@ class Opening:
             self._require_untrusted()
             return headrace.compile(
                 self.model, task=task, beside=beside, target=self.target, max_length=self.max_length,
-                token_budget=self.token_budget, quantize=self.quantize, force=force, parallel=self.parallel,
+                token_budget=self.token_budget, kv_cache_dtype=self.kv_cache_dtype, quantize=self.quantize, force=force,
+                parallel=self.parallel,
                 **self._options,
             )  # fmt: skip
         self._require_unsettled()
@@ -123,6 +125,7 @@ class Opening:
                 "revision",
                 "token_budget",
                 "quantize",
+                "kv_cache_dtype",
                 "tower",
             ),
         )

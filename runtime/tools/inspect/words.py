@@ -206,6 +206,11 @@ def kept_text(program: Program) -> str:
     windows = sum(width * (left + 1) for width, left in rows if left >= 0)
     parts = [f"{whole:,} bytes a token"] * bool(whole)
     parts += [f"up to {windows:,} bytes in windows"] * bool(windows) + [f"a state of {states:,} bytes"] * bool(states)
+    if (fewer := program.form.quantized_caches) is not None:
+        own = f"keys and values in {fewer.dtype}, {fewer.after:,} bytes a token, {fewer.before:,} in {program.dtype}"
+        parts.append(f"{own}; {quantization_gate.cache_words(fewer)}")
+    if program.form.whole_why:
+        parts.append(f"keys and values whole: {program.form.whole_why}")
     return f"{', '.join(parts) or 'nothing'}; a step reads {size * program.source.parameters / 1e6:,.1f} MB of weights"
 
 

@@ -15,6 +15,7 @@ from headrace.backends.gpu.stepping import FEWEST_BLOCKS, ROOMS, Size, Staged, S
 from headrace.backends.inductor.host.paged import use_host_attention
 from headrace.ir import Program, Task
 from headrace.lowering.pipeline import prepare
+from tests.coverage.configs import tiny_model
 from tests.generating import transformers_tokens
 
 NEW = 24
@@ -116,3 +117,35 @@ def test_tokens_are_those_of_transformers(name: str, tiny: Any) -> None:
         found = model.generate([TEXTS[place] for place in batch], max_new_tokens=NEW)
         assert [list(one.token_ids) for one in found] == [wanted[place] for place in batch]
     assert not model.engine.decoding().lane.state.store.used()
+
+
+# Plain, with the norm of each head before its rotation, in windows, in chunks, of rows that are both.
+CODED = ("llama", "qwen3", "gemma3", "llama4-chunked", "deepseek-v3")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CODED)
+def test_codes_answer_as_those_of_the_reference(name: str, tiny: Any) -> None:
+    """Where a number lies between two codes, either may be its: so nine tokens of ten, and rows of half the size."""
+    eager = tiny(name, "AutoModelForCausalLM")
+    options: Any = {"dtype": "float32", "task": "generate", "kv_cache_dtype": "fp8"}
+    wanted = headrace.compile(eager, target="reference", **options).generate(TEXTS, max_new_tokens=NEW)
+    model = headrace.compile(eager, target="cuda", **options)
+    for batch in ([0], [0, 1, 2], [2, 2, 1, 0] * 20):
+        found = model.generate([TEXTS[place] for place in batch], max_new_tokens=NEW)
+        pairs = [(one.token_ids, wanted[place].token_ids) for one, place in zip(found, batch, strict=True)]
+        same = [a == b for one, other in pairs for a, b in zip(one, other, strict=False)]
+        assert sum(same) >= 0.9 * len(same)
+    assert not model.engine.decoding().lane.state.store.used()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["deepseek_v3", "minicpm3"])
+def test_rows_of_latents_are_kept_there(family: str) -> None:
+    eager = tiny_model(family, "AutoModelForCausalLM")
+    wanted = [transformers_tokens(eager, text, NEW, eos_token_id=-1) for text in TEXTS]
+    model = headrace.compile(eager, target="cuda", dtype="float32", task="generate")
+    for batch in ([0], [0, 1, 2], [2, 2, 1, 0] * 20):
+        found = model.generate([TEXTS[place] for place in batch], max_new_tokens=NEW, ignore_eos=True)
+        assert [list(one.token_ids) for one in found] == [wanted[place] for place in batch]
+    assert all(spec.compressed for spec in model.engine.decoding().lane.program.nodes.attention)

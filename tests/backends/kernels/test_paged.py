@@ -17,12 +17,13 @@ from headrace.backends.kernels import tuning
 from headrace.ir import BiasKind as Bias
 from headrace.ir import MaskKind, Window
 from headrace.ops import cached
+from headrace.ops.quantized import round_to_float8
 from tests.backends.kernels.test_attention import patch_interpreter, rmse, run_interpreted
 
 SIZE = 16
 # Of each sequence the tokens that came before the step's, and the step's: decoding, prefill, pieces of it, nobody.
 STEP = ((37, 1), (0, 5), (16, 3), (100, 1), (0, 0), (7, 20), (31, 1), (0, 1))
-MERGED = ("causal", "everything")
+MERGED = ("causal", "a row", "codes", "everything")
 FILLING = 3  # tokens of no sequence at the end: a captured step is rarely full
 BLOCKS = tuning.Blocks(32, 16, 4, 1, pack=4)
 
@@ -40,6 +41,8 @@ class Case(NamedTuple):
     sinks: bool = False
     bias: Bias = Bias.NONE
     shared: bool = False
+    row: bool = False
+    coded: bool = False
 
 
 CASES = {
@@ -57,7 +60,20 @@ CASES = {
     "alibi": Case(bias=Bias.ALIBI),
     "relative": Case(bias=Bias.RELATIVE),
     "keys of an earlier layer": Case(shared=True),
+    "a row": Case(heads=8, kv_heads=1, dim=72, v_dim=48, row=True),
+    "a row that is all value": Case(heads=4, kv_heads=1, dim=32, v_dim=32, row=True),
+    "codes": Case(dim=64, v_dim=48, coded=True),
+    "codes of rows": Case(heads=6, kv_heads=1, dim=40, v_dim=32, window=Window(40, 0), row=True, coded=True),
+    "everything in codes": Case(4, 2, 80, 48, MaskKind.CAUSAL, Window(50, 0), 5.0, True, Bias.RELATIVE, coded=True),
     "everything": Case(4, 2, 80, 48, MaskKind.CAUSAL, Window(50, 0), 5.0, True, Bias.RELATIVE),
+}
+
+
+# Rows as wide as there are, which take an interpreter long: DeepSeek's, MiniCPM3's.
+WIDE = {
+    "DeepSeek's row": Case(heads=16, kv_heads=1, dim=576, v_dim=512, row=True),
+    "DeepSeek's row in codes": Case(heads=16, kv_heads=1, dim=576, v_dim=512, row=True, coded=True),
+    "MiniCPM3's row": Case(heads=40, kv_heads=1, dim=288, v_dim=256, row=True),
 }
 
 
@@ -68,18 +84,20 @@ class Inputs(NamedTuple):
     k: Tensor | None
     v: Tensor | None
     k_cache: Tensor
-    v_cache: Tensor
+    v_cache: Tensor | None
     slots: Tensor
     blocks: Tensor
     cu_seqlens: Tensor
     context: Tensor
     sinks: Tensor | None
     bias: Tensor | None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> Inputs:
-        """All numbers that are not whole in a dtype; copies, since an attention writes its caches."""
-        made = (x.to(dtype) if x is not None and x.is_floating_point() else x for x in self)
-        return Inputs(*(None if x is None else x.clone() for x in made))
+        """All numbers that are not whole in a dtype, but scales; copies, since an attention writes its caches."""
+        made = (x.to(dtype) if x is not None and x.is_floating_point() else x for x in self[:-2])
+        return Inputs(*(None if x is None else x.clone() for x in (*made, *self[-2:])))
 
 
 def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", step: Any = STEP) -> Inputs:
@@ -94,7 +112,7 @@ def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", step: Any = STEP
     order = torch.randperm(total, generator=generator).tolist()
     blocks = torch.full((len(step), most + 1), -1, dtype=torch.int32)
     caches = [torch.full((total, SIZE, case.kv_heads, width), torch.nan).to(device, dtype)
-              for width in (case.dim, case.v_dim)]  # fmt: skip
+              for width in ((case.dim,) if case.row else (case.dim, case.v_dim))]  # fmt: skip
     slots = []
     for row, ((held, new), count) in enumerate(zip(step, counts, strict=True)):
         blocks[row, :count] = torch.tensor([order.pop() for _ in range(count)], dtype=torch.int32)
@@ -109,19 +127,34 @@ def inputs(case: Case, dtype: torch.dtype, device: str = "cpu", step: Any = STEP
     fused = draw(len(slots), case.heads * case.dim + width) * 1.5
     q, k, v = fused.split((case.heads * case.dim, case.kv_heads * case.dim, case.kv_heads * case.v_dim), 1)
     bias = {Bias.NONE: None, Bias.ALIBI: draw(case.heads).abs() / 8, Bias.RELATIVE: draw(case.heads, 41)}[case.bias]
+    scales = list[Tensor]()
+    if case.coded:
+        codes = [round_to_float8(one) for one in caches]
+        caches, scales = [one.view(torch.uint8) for one, _ in codes], [own[..., 0] for _, own in codes]
     return Inputs(
         q.unflatten(1, (-1, case.dim)), None if case.shared else k.unflatten(1, (-1, case.dim)),
-        None if case.shared else v.unflatten(1, (-1, case.v_dim)), caches[0], caches[1],
+        None if case.shared or case.row else v.unflatten(1, (-1, case.v_dim)), caches[0],
+        None if case.row else caches[1],
         torch.tensor(slots, device=device), blocks.to(device), bounds,
         torch.tensor([held for held, _ in step], dtype=torch.int32, device=device),
-        draw(case.heads) if case.sinks else None, bias,
+        draw(case.heads) if case.sinks else None, bias, *scales,
     )  # fmt: skip
 
 
 def by_definition(case: Case, given: Inputs) -> Tensor:
     return cached.attention_paged(
-        *given, case.dim**-0.5, case.kind, list(case.window), case.softcap, str(case.bias)
+        *given[:-2], case.dim**-0.5, case.kind, list(case.window), case.softcap, str(case.bias),
+        case.v_dim if case.row else 0, *given[-2:],
     )  # fmt: skip
+
+
+def kept_of(case: Case, given: Inputs, native: bool = False) -> Any:
+    """The caches as the launches take them."""
+    from headrace.backends.kernels.attention import paged
+
+    return paged.kept_of(
+        given.k_cache, given.v_cache, case.v_dim if case.row else 0, given.k_scale, given.v_scale, native
+    )
 
 
 def by_kernel(case: Case, given: Inputs) -> Tensor:
@@ -129,13 +162,15 @@ def by_kernel(case: Case, given: Inputs) -> Tensor:
     from headrace.backends.kernels.attention import op, paged
 
     form = op.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
-    rows = op.tile_rows(given.q, given.k_cache[0], BLOCKS)
+    family = tuning.family(given.q.device)
+    blocks = tuning.row_blocks(family, given.q.dtype, case.dim) if case in WIDE.values() else BLOCKS
+    rows = op.tile_rows(given.q, given.k_cache[0], blocks)
     tiles = op.listed(given.cu_seqlens, given.q.shape[0], rows, named=True)
-    kernels = paged.Kernels()
-    if given.k is not None and given.v is not None:
-        paged.written(given.k, given.v, given.k_cache, given.v_cache, given.slots, kernels)
+    kernels, kept = paged.Kernels(), kept_of(case, given, tuning.converts_float8(family))
+    if given.k is not None:
+        paged.written(given.k, given.v, kept, given.slots, kernels)
     return paged.attended(
-        given.q, given.k_cache, given.v_cache, given.blocks, given.context, tiles, BLOCKS, form, given.sinks,
+        given.q, kept, given.blocks, given.context, tiles, blocks, form, given.sinks,
         given.bias, kernels,
     )  # fmt: skip
 
@@ -156,8 +191,8 @@ def check(case: Case, dtype: torch.dtype, device: str = "cpu", step: Any = STEP)
     assert torch.isfinite(found).all()
     assert rmse(found, right) <= factor * own + 1e-8, f"{rmse(found, right):.2e} against {own:.2e}"
     assert not found[sum(new for _, new in step) :].any(), "rows of no sequence are zeros"
-    for cache, same in ((mine.k_cache, exact.k_cache), (mine.v_cache, exact.v_cache)):
-        assert torch.equal(cache.double().nan_to_num(7), same.nan_to_num(7)), (
+    for cache, same in zip((*mine[3:5], *mine[-2:]), (*exact[3:5], *exact[-2:]), strict=True):
+        assert cache is None or torch.equal(cache.double().nan_to_num(7), same.double().nan_to_num(7)), (
             "the caches hold what the definition puts there"
         )
 
@@ -183,8 +218,7 @@ def check_cross(dtype: torch.dtype, device: str = "cpu") -> None:
     tiles = op.listed(bounds, len(q), op.tile_rows(given.q, given.k_cache[0], BLOCKS), named=True)
     form = op.Form(case.dim**-0.5)
     found = paged.attended(
-        given.q, given.k_cache, given.v_cache, given.blocks, given.context, tiles, BLOCKS, form, None, None,
-        paged.Kernels(),
+        given.q, kept_of(case, given), given.blocks, given.context, tiles, BLOCKS, form, None, None, paged.Kernels(),
     )  # fmt: skip
     assert rmse(found, right) <= 2 * rmse(definition(torch.float32).to(dtype), right) + 1e-8
 
@@ -213,7 +247,8 @@ def interpreted(whole: bool = False) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_kernels_under_the_interpreter() -> None:
     """Every mask, bias and head size against float64, keys split; some of them whole too. And rotated into a cache."""
-    run_interpreted("from tests.backends.kernels.test_paged import *; interpreted(); check_rotation('cpu')")
+    checks = "interpreted(); check_rotation('cpu'); check_codes('cpu')"
+    run_interpreted(f"from tests.backends.kernels.test_paged import *; {checks}")
 
 
 @pytest.mark.slow(reason="every case by keys that are not split too: by default two of them")
@@ -224,10 +259,11 @@ def test_every_case_without_splits_under_the_interpreter() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *WIDE])
 def test_kernels_on_a_gpu(name: str, dtype: torch.dtype) -> None:
-    check(CASES[name], dtype, "cuda")
-    check(CASES[name], dtype, "cuda", [(10 * n, 1) for n in range(80)])  # so many that no keys are split
+    case = (CASES | WIDE)[name]
+    check(case, dtype, "cuda")
+    check(case, dtype, "cuda", [(10 * n, 1) for n in range(80)])  # so many that no keys are split
 
 
 @pytest.mark.gpu
@@ -241,22 +277,47 @@ def check_rotation(device: str) -> None:
     from headrace.backends.kernels.rotary.op import rotated
 
     generator = torch.Generator().manual_seed(0)
-    for dtype, norm, (width, wide) in itertools.product(
-        (torch.float32, torch.bfloat16), (False, True), ((64, 64), (80, 48))
+    for dtype, norm, (width, wide), coded in itertools.product(
+        (torch.float32, torch.bfloat16), (False, True), ((64, 64), (80, 48)), (False, True)
     ):
         shapes = ((41, 4, width), (41, 2, width), (41, 2, wide), (41, width), (41, width))
         drawn = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
         q, k, v, cos, sin = drawn
+        k[5] = v[5] = 0  # a row that has no scale of its own
         weights = [torch.randn(width, generator=generator).to(device, dtype) if norm else None for _ in range(2)]
         slots = torch.randperm(64, generator=generator)[:41].to(device)
         slots[-FILLING:] = -1
-        caches = [torch.zeros(4, SIZE, 2, size, dtype=dtype, device=device) for size in (width, wide)]
-        wanted = [cache.clone() for cache in caches]
-        made = written(q, k, v, cos, sin, weights[0], 1e-6, weights[1], 1e-5, *caches, slots)
+        kind = torch.uint8 if coded else dtype
+        caches = [torch.zeros(4, SIZE, 2, size, dtype=kind, device=device) for size in (width, wide)]
+        scales = [torch.zeros(4, SIZE, 2, device=device) if coded else None for _ in caches]
+        wanted, own = ([None if one is None else one.clone() for one in of] for of in (caches, scales))
+        made = written(q, k, v, cos, sin, weights[0], 1e-6, weights[1], 1e-5, *caches, slots, *scales)
         assert torch.equal(made, rotated(q, cos, sin, weights[0], 1e-6))
-        cached.write(rotated(k, cos, sin, weights[1], 1e-5), wanted[0], slots)
-        cached.write(v, wanted[1], slots)
-        assert all(torch.equal(one, other) for one, other in zip(caches, wanted, strict=True))
+        cached.write(rotated(k, cos, sin, weights[1], 1e-5), wanted[0], slots, own[0])
+        cached.write(v, wanted[1], slots, own[1])
+        for one, other in zip((*caches, *scales), (*wanted, *own), strict=True):
+            assert one is None or torch.equal(one, other)
+
+
+def check_codes(device: str, native: tuple[bool, ...] = (False, True)) -> None:
+    """Every code stands for its number, and numbers between codes become the nearest, as torch has it."""
+    from tests.backends.kernels.codes import convert
+
+    codes = torch.arange(256, dtype=torch.uint8, device=device)
+    codes[codes & 0x7F == 0x7F] = 0  # no number
+    numbers = codes.view(torch.float8_e4m3fn).float()
+    between = torch.cat([numbers + (other - numbers) * part for other in (numbers.roll(1),) for part in (0.5, 0.3, 0)])
+    halves = torch.cat([numbers.sort().values[1:] / 2 + numbers.sort().values[:-1] / 2, between, numbers * 1e-3])
+    for dtype, own in itertools.product((torch.float32, torch.bfloat16, torch.float16), native):
+        found, made = torch.empty_like(numbers, dtype=dtype), torch.empty(len(halves), dtype=torch.uint8, device=device)
+        convert(codes, found, halves, made, own)
+        assert torch.equal(found.float(), numbers)
+        assert torch.equal(made.view(torch.float8_e4m3fn).float(), halves.to(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.gpu
+def test_codes_on_a_gpu() -> None:
+    check_codes("cuda", (False, tuning.converts_float8(tuning.family(torch.device("cuda", 0)))))
 
 
 @pytest.mark.gpu

@@ -126,27 +126,19 @@ def paged(name: str, dtype: torch.dtype) -> Outcome:
     exact, plain, mine = (given.to(kind) for kind in (torch.float64, FP32, dtype))
     right, near = (test_paged.by_definition(case, one) for one in (exact, plain))
     form = op.Form(case.dim**-0.5, case.kind, case.window, case.softcap, case.bias)
-    tuned = paged.paged_tuning(mine.q, mine.v_cache, "gfx942")
+    tuned = paged.paged_tuning(mine.q, mine.v_cache, "gfx942", case.coded)
     rows = op.tile_rows(mine.q, mine.k_cache[0], tuned)
     tiles = op.listed(mine.cu_seqlens, mine.q.shape[0], rows, Emulated(list_tiles, journal), named=True)
     kernels = paged.Kernels(*(Emulated(kernel, journal) for kernel in paged.Kernels()))
-    if mine.k is not None and mine.v is not None:
-        paged.written(mine.k, mine.v, mine.k_cache, mine.v_cache, mine.slots, kernels)
+    kept = test_paged.kept_of(case, mine)
+    if mine.k is not None:
+        paged.written(mine.k, mine.v, kept, mine.slots, kernels)
     found = paged.attended(
-        mine.q,
-        mine.k_cache,
-        mine.v_cache,
-        mine.blocks,
-        mine.context,
-        tiles,
-        tuned,
-        form,
-        mine.sinks,
-        mine.bias,
-        kernels,
-    )
-    for cache, wanted in ((mine.k_cache, plain.k_cache), (mine.v_cache, plain.v_cache)):
-        torch.testing.assert_close(cache, wanted.to(dtype), atol=0, rtol=0, equal_nan=True)
+        mine.q, kept, mine.blocks, mine.context, tiles, tuned, form, mine.sinks, mine.bias, kernels
+    )  # fmt: skip
+    for cache, wanted in zip((*mine[3:5], *mine[-2:]), (*plain[3:5], *plain[-2:]), strict=True):
+        if cache is not None and wanted is not None:
+            torch.testing.assert_close(cache, wanted.to(cache.dtype), atol=0, rtol=0, equal_nan=True)
     return _outcome(journal, found, right, near)
 
 

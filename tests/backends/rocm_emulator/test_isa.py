@@ -20,7 +20,6 @@ from tinygrad.renderer.amd.dsl import DPP, VCC, s, v
 from tinygrad.runtime.autogen.amd.cdna import ins
 
 from headrace.backends.kernels.compile import cross_compile
-from tests.backends.kernels import test_paged
 from tests.backends.kernels.test_attention import CASES
 from tests.backends.rocm_emulator import code_object
 from tests.backends.rocm_emulator.assembled import executed
@@ -48,8 +47,8 @@ def test_the_decoder_reads_what_llvm_wrote() -> None:
 @pytest.mark.slow(reason="two kernels are compared by default")
 def test_the_decoder_reads_what_llvm_wrote_of_every_kernel() -> None:
     launches = [ours.attention(CASES[name], dtype, GFX942) for name, dtype in ours.ATTENTIONS]
-    for name, dtype in ours.PAGED:
-        launches += ours.paged_attention(test_paged.CASES[name], dtype, GFX942)
+    for _, dtype, case in ours.paged_cases(GFX942):
+        launches += ours.paged_attention(case, dtype, GFX942)
     launches += [launch for _, launch in ours.others()] + [ours.to_eighths("gelu", False)]
     assert sum(map(compared, launches)) > 40_000
 
@@ -144,6 +143,14 @@ def test_packed_floats_select_and_negate() -> None:
     waves = executed(packed, vector={0: 2.0, 1: 100.0, 2: 3.0, 3: 5.0, 4: 1.0, 5: 1.0})
     assert waves.vector[6].view(np.float32)[0, 0] == 2.0 * 3.0 + 1.0
     assert waves.vector[7].view(np.float32)[0, 0] == 2.0 * 5.0 - 1.0
+
+
+def test_halves_are_shifted_each_by_its_own() -> None:
+    """And by the low half of another, both of them."""
+    word, by = 0x8001_0003, 0x0004_0011  # 17 bits are one
+    packed = [ins.v_pk_lshlrev_b16(v[3], v[0], v[1], opsel_hi=which) for which in (0b11, 0b10)]
+    made = [int(executed(one, vector={0: by, 1: word}).vector[3][0, 0]) for one in packed]
+    assert made == [0x0010_0006, 0x0002_0006]
 
 
 LANE = np.arange(64)[None]

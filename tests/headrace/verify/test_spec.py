@@ -42,9 +42,11 @@ from headrace.lowering.decide.route import DecideRoute
 from headrace.lowering.forms.cached import CacheStates
 from headrace.lowering.forms.select import SelectTask
 from headrace.lowering.optimise.quantize import QuantizeLinear
+from headrace.lowering.optimise.quantize_caches import QuantizeCaches
 from headrace.lowering.pipeline import prepare
 from headrace.lowering.types.attention import TypeAttention
 from headrace.ops.attention import ATTENTION, MASK, POOL
+from headrace.ops.cached import ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.verify.spec import SPEC
 from headrace.verify.verifier import verify
@@ -99,10 +101,16 @@ def sound() -> dict[str, Program]:
     # It answers with hidden rows, a row that is asked for each.
     whole = run_passes(decided, [EnableTasks(Prefill.SINGLE_PASS)])
     cached = run_passes(whole, [SelectTask(Task.TOKEN_EMBED), CacheStates(4)])
+    coded = run_passes(decided, [SelectTask(Task.EMBED), CacheStates(4), QuantizeCaches()])
     return {
         "traced": carrying, "typed": decided, "lowered": lowered, "quantised": quantised, "packed": packed,
-        "cached": cached,
+        "cached": cached, "coded": coded,
     }  # fmt: skip
+
+
+def drop_scales(graph: torch.fx.Graph) -> None:
+    node = next(iter(graph.find_nodes(op="call_function", target=ATTENTION_PAGED)))
+    node.args = (*node.args[:-2], None, None)
 
 
 def mangled(change: Callable[[torch.fx.Graph], None]) -> Change:
@@ -289,6 +297,8 @@ BROKEN = [
         "a recurrence of a step unsaid", facts(recurrent=()), CACHED, "recurrences_match_nodes", "causal_conv1d_state"
     ),
     Broken("a spec of other heads in a cache", first_spec(kv_heads=2), CACHED, "specs_match_nodes", "attention_paged"),
+    Broken("codes unsaid", facts(quantized_caches=None), ("coded",), "cache_scales", "caches"),
+    Broken("codes without scales", mangled(drop_scales), ("coded",), "cache_scales", "attention_paged"),
     Broken("eight bits unsaid", facts(quantized=None), ("quantised",), "quantized_form", "quantized"),
     Broken(
         "eight bits that are not there",

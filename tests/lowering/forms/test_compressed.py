@@ -10,6 +10,7 @@ import headrace
 from headrace.ir import Program, Task
 from headrace.lowering.forms.compressed import read_compressed
 from headrace.lowering.pipeline import prepare
+from headrace.runtime.tools.inspect.words import kept_text
 from tests.coverage.configs import tiny_model
 from tests.generating import prompts, transformers_tokens
 
@@ -55,3 +56,17 @@ def test_a_target_that_runs_no_rows_keeps_keys_and_values(analysed: Any) -> None
     program: Program = prepare(analysed("deepseek-v3", "AutoModelForCausalLM"), Task.GENERATE)
     assert {cache.sizes[0] for cache in program.form.caches} == {HEADS}
     assert not any(spec.compressed for spec in program.nodes.attention)
+
+
+def test_a_row_wider_than_the_target_holds_is_not_kept(analysed: Any) -> None:
+    width = LATENT + SHARED
+    narrow, wide = (
+        prepare(analysed("deepseek-v3", "AutoModelForCausalLM"), Task.GENERATE, widest_row=most)
+        for most in (width - 1, width)
+    )
+    assert {cache.sizes[0] for cache in narrow.form.caches} == {HEADS}
+    assert not any(spec.compressed for spec in narrow.nodes.attention)
+    assert narrow.form.whole_why == f"a row of {width} numbers makes them, and the target keeps rows of {width - 1}"
+    assert f"keys and values whole: {narrow.form.whole_why}" in kept_text(narrow)
+    assert not wide.form.whole_why
+    assert {(spec.qk_head_dim, spec.v_head_dim) for spec in wide.nodes.attention} == {(width, LATENT)}

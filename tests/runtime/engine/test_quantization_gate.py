@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import headrace
 from headrace.backends.gpu.cuda import Cuda
 from headrace.backends.gpu.rocm import Rocm
 from headrace.backends.reference import Reference
+from headrace.backends.several import Parallel, Several
 from headrace.errors import InputError, TargetError, VerifyError
-from headrace.ir import Layout
+from headrace.ir import CacheDtype, Layout, Task
+from headrace.lowering.pipeline import prepare, quantize_caches
 from headrace.runtime.api import Lowered
 from headrace.runtime.engine import quantization_gate
+from headrace.target import parse_target
 from tests.tiny import build
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
@@ -137,6 +141,31 @@ def test_cuda_asks_for_bfloat16_and_matrix_units(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     with pytest.raises(TargetError, match=r"needs compute capability 8\.9.*NVIDIA A100 has 8\.0"):
         quantization_gate.require_scheme("fp8", Cuda("sm80"), "bfloat16")
+
+
+def test_caches_in_eight_bits_are_for_whole_models_on_targets_with_kernels() -> None:
+    """On every architecture: codes are converted bit by bit where no instruction does it."""
+    target = parse_target("cuda:0-1")
+    for backend in (
+        Cuda("sm80"),
+        Cuda("sm90"),
+        Rocm("gfx942"),
+        Reference(),
+        Several(target, (), Cuda(), Parallel.DATA),
+    ):
+        assert quantization_gate.require_cache_dtype("fp8", backend) is CacheDtype.FP8
+        assert quantization_gate.require_cache_dtype(None, backend) is None
+    with pytest.raises(TargetError, match=r"cuda:0,1 does not run kv_cache_dtype.*not with parallel=.tensor"):
+        quantization_gate.require_cache_dtype("fp8", Several(target, (), Cuda(), Parallel.TENSOR))
+
+
+def test_caches_that_turn_answers_are_refused(analysed: Any) -> None:
+    program = quantize_caches(prepare(analysed("llama", "AutoModelForCausalLM"), Task.GENERATE))
+    quantization_gate.require_cache_quality(program)
+    assert program.form.quantized_caches is not None
+    turned = program.with_(quantized_caches=replace(program.form.quantized_caches, mean=0.5))
+    with pytest.raises(VerifyError, match=r"keys and values in fp8.*0\.50000 in the mean.*0\.97.*force=True"):
+        quantization_gate.require_cache_quality(turned)
 
 
 def test_a_model_of_arrays_is_refused() -> None:

@@ -45,9 +45,19 @@ def test_quantising_is_refused_where_the_target_does_not(headrace_: Any, folders
     refused(ran, "compiles the kernels of the model as it is. Leave --quantize out")
 
 
+def test_caches_in_eight_bits_are_refused_where_nothing_is_kept(headrace_: Any, folders: dict[str, str]) -> None:
+    given = ("compile", folders["encoder"], folders["encoder"] + "-out", "--kv-cache-dtype", "fp8")
+    refused(headrace_(*given, *REFERENCE), "--kv-cache-dtype fp8 is in what keys and values are kept between steps")
+    refused(headrace_(*given, "--target", "cpu"), "target cpu does not run --kv-cache-dtype fp8; reference, cuda and")
+    ran = headrace_(*given, "--kernels-only", "--target", "cuda:sm90")
+    refused(ran, "compiles the kernels of the model as it is. Leave --kv-cache-dtype out")
+
+
 def test_a_saved_model_is_not_quantised_again(headrace_: Any, saved: dict[str, str]) -> None:
     ran = headrace_("compile", saved["saved_classifier"], saved["saved_classifier"] + "-out", "--quantize", "fp8")
     refused(ran, "is a saved model, which has settled --quantize. Leave")
+    ran = headrace_("compile", saved["saved_classifier"], saved["saved_classifier"] + "-out", "--kv-cache-dtype", "fp8")
+    refused(ran, "is a saved model, which has settled --kv-cache-dtype. Leave")
 
 
 def test_warnings_take_a_line_each(headrace_: Any, folders: dict[str, str]) -> None:

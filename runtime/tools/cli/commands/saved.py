@@ -9,7 +9,7 @@ import typer
 
 from headrace.errors import InputError
 from headrace.runtime.artifact.places import require_place
-from headrace.runtime.engine.quantization_gate import words
+from headrace.runtime.engine.quantization_gate import cache_words, words
 from headrace.runtime.tools.cli import console
 from headrace.runtime.tools.cli.opening import Opening, several
 from headrace.runtime.tools.cli.options import (
@@ -53,6 +53,10 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     quantize: Annotated[
         str | None, typer.Option(help="fp8 multiplies large layers in 8 bits (cuda); what it costs is printed.")
     ] = None,
+    kv_cache_dtype: Annotated[
+        str | None,
+        typer.Option(help="fp8 keeps keys and values in 8 bits (reference, cuda, rocm); what it costs is printed."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Keep a quantised model whose answers fail the gate.")] = False,
     kernels_only: Annotated[
         bool,
@@ -65,10 +69,11 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """Compile a model once and save it: starting from the saved folder needs no trace and no compiler."""
     opening = Opening(
         model, target, dtype, max_length, prefill, several(pooling), tokenizer, revision, trust_remote_code,
-        token_budget, quantize, trust, tower,
+        token_budget, quantize, trust, tower, kv_cache_dtype=kv_cache_dtype,
     )  # fmt: skip
-    if kernels_only and quantize is not None:
-        raise InputError("--kernels-only compiles the kernels of the model as it is. Leave --quantize out.")
+    if kernels_only and (quantize or kv_cache_dtype) is not None:
+        option = "quantize" if quantize else "kv-cache-dtype"
+        raise InputError(f"--kernels-only compiles the kernels of the model as it is. Leave --{option} out.")
     if kernels_only:
         from headrace.runtime.tools.cli.commands.kernels import compile_kernels
 
@@ -80,6 +85,9 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     compiled = opening.compile(task, force)
     if compiled.quantized is not None:
         console.note(words(compiled.quantized))
+    for lane in compiled.engine.lanes.values():
+        if (kept := lane.program.form.quantized_caches) is not None:
+            console.note(f"keys and values in {kept.dtype}: {cache_words(kept)}")
     folder = compiled.save(out)
     console.note(f"target {compiled.target}, {compiled.dtype}; wrote {folder}")
 

@@ -49,7 +49,8 @@ class Attention(nn.Module):
                 )
         again = ATTENTION_PAGED(q, None, None, k_cache, v_cache, *where, None, None, 0.3, *FORMS[0], "none")
         rows = ATTENTION_PAGED(q, k, None, k_cache, None, *where, None, None, 0.3, *FORMS[0], "none")
-        return *made, again, rows
+        first = ATTENTION_PAGED(q, None, None, k_cache, None, *where, None, None, 0.3, *FORMS[0], "none", VALUES)
+        return *made, again, rows, first
 
 
 @pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

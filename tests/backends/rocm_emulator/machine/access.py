@@ -41,13 +41,13 @@ def made(instruction: Instruction, accumulators: int) -> Made:
         UnknownInstructionError: it is an atomic one, or another that is not modelled.
     """
     match = NAME.fullmatch(instruction.name)
-    if match is None or match["what"] not in SIZES or (match["half"] and match["does"] == "load"):
+    if match is None or match["what"] not in SIZES or (match["half"] and match["does"] in {"load", "read"}):
         raise UnknownInstructionError(f"{instruction} is not modelled")
     size, signed = SIZES[match["what"]], match["what"] in SIGNED
     if match["kind"] == "s":
         return _scalar_load(instruction, size)
     if match["kind"] == "ds":
-        return _local(instruction, match["does"], size, signed, accumulators)
+        return _local(instruction, match["does"], size, signed, accumulators, 16 if match["half"] else 0)
     address = {"global": _global, "buffer": _buffer, "scratch": _scratch}[match["kind"]]
     if instruction.encoding == "FLAT":
         raise UnknownInstructionError(f"{instruction}: flat addresses are not modelled")
@@ -229,8 +229,8 @@ def _scalar_load(one: Instruction, size: int) -> Made:
     return run, touched
 
 
-def _local(one: Instruction, does: str, size: int, signed: bool, accumulators: int) -> Made:
-    """One place of local memory, or two of them a multiple of their size apart."""
+def _local(one: Instruction, does: str, size: int, signed: bool, accumulators: int, begin: int) -> Made:
+    """One place of local memory, or two of them a multiple of their size apart; `begin` is the first bit written."""
     shift = accumulators if one.number("acc") else 0
     first, second = one.number("offset0"), one.number("offset1")
     unit = size * (64 if "st64" in does else 1)
@@ -241,7 +241,7 @@ def _local(one: Instruction, does: str, size: int, signed: bool, accumulators: i
     sources = [one.number(name) + shift for name in ("data0", "data1")[: len(offsets)]]
     for source in sources:
         touched |= keys(VECTOR + source, (size + 3) // 4)
-    return _local_write(one.number("addr"), offsets, sources, size), touched
+    return _local_write(one.number("addr"), offsets, sources, size, begin), touched
 
 
 def _local_places(waves: Waves, address: int, offset: int, size: int) -> Array:
@@ -270,7 +270,7 @@ def _local_read(address: int, offsets: tuple[int, ...], target: int, size: int, 
     return read
 
 
-def _local_write(address: int, offsets: tuple[int, ...], sources: list[int], size: int) -> Step:
+def _local_write(address: int, offsets: tuple[int, ...], sources: list[int], size: int, begin: int) -> Step:
     words = (size + 3) // 4
     used = np.uint32(0xFFFF_FFFF if size % 4 == 0 else (1 << 8 * size) - 1)
 
@@ -278,7 +278,7 @@ def _local_write(address: int, offsets: tuple[int, ...], sources: list[int], siz
         lanes, who = waves.exec, waves.number[waves.exec]
         for source, offset in zip(sources, offsets, strict=True):
             at = _local_places(waves, address, offset, size)
-            data = np.stack([waves.vector[source + word][lanes] for word in range(words)], 1)
+            data = np.stack([waves.vector[source + word][lanes] >> np.uint32(begin) for word in range(words)], 1)
             waves.local.writes(at, size, who, data & used)
             waves.local.store(at, data, size)
         waves.waits.issue_local(frozenset())

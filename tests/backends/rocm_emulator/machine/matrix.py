@@ -132,6 +132,28 @@ def move_pair(one: Instruction) -> Made:
     return run, touched
 
 
+def shift_halves(one: Instruction) -> Made:
+    """`v_pk_lshlrev_b16`: each half of a word to the left by a half of another."""
+    select, high = one.number("opsel"), one.number("opsel_hi")
+    touched, readers = keys(VECTOR + one.number("vdst"), 1), []
+    for name in ("src0", "src1"):
+        read, more = located(one, getattr(one.raw, name).offset, 32, "B32")
+        touched |= more
+        readers.append(read)
+    target = one.number("vdst")
+
+    def half(word: Array, place: int, which: int) -> Array:
+        return (word >> np.uint32(16 * (which >> place & 1))) & np.uint32(0xFFFF)
+
+    def run(waves: Waves) -> None:
+        by, word = (read(waves) for read in readers)
+        low, top = (half(word, 1, which) << (half(by, 0, which) & np.uint32(15)) for which in (select, high))
+        found = (low & np.uint32(0xFFFF)) | (top << np.uint32(16))
+        waves.put_vector(target, np.broadcast_to(found, (waves.count, LANES)).copy())
+
+    return run, touched
+
+
 def mixed(one: Instruction) -> Made:
     """`v_fma_mix_f32`, `_mixlo_f16`, `_mixhi_f16`: of float32 or halves of registers, to float32 or one half of one."""
     if one.number("clmp"):

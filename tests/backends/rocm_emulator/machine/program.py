@@ -105,6 +105,7 @@ SPECIAL: dict[str, Any] = {
     "v_writelane_b32": lanes.write_lane,
     "ds_bpermute_b32": access.permute,
     "v_pk_mov_b32": matrix.move_pair,
+    "v_pk_lshlrev_b16": matrix.shift_halves,
     "v_fma_mix_f32": matrix.mixed,
     "v_fma_mixlo_f16": matrix.mixed,
     "v_fma_mixhi_f16": matrix.mixed,
