@@ -19,20 +19,22 @@ from headrace.compat.torch import (
     OpOverload,
     enable_python_dispatcher,
     is_composite,
+    is_kept_whole,
     operator_name,
     pytree,
     writes,
 )
 
 aten = torch.ops.aten
-# Operators made of others that stay as they are. What else is made of others is decomposed.
-KEPT = frozenset(
-    {aten.linear.default, aten.layer_norm.default, aten.matmul.default, aten.softmax.int, aten.sym_size.int}
-)
 # Of sizes, and what takes one of several results.
 PLAIN = frozenset(
-    {operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, operator.mod, operator.getitem}
-)
+    {
+        operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, operator.mod, operator.pow,
+        operator.eq, operator.ne, operator.le, operator.lt, operator.ge, operator.gt, operator.getitem,
+        torch.sym_max, torch.sym_min, torch.sym_not,
+    }
+)  # fmt: skip
+ROWS_FIRST = torch.contiguous_format
 CASTS = frozenset({aten.to.dtype, aten.to.device, aten.to.dtype_layout})
 
 
@@ -81,7 +83,9 @@ def _stays(node: fx.Node) -> bool:
     target: Any = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return node.op == "call_function" and target in PLAIN
-    return not writes(target) and (target in KEPT or not is_composite(target))
+    if target is aten.sym_size.int:
+        return True
+    return not writes(target) and (not is_composite(target) or is_kept_whole(target))
 
 
 def _spelling(node: fx.Node) -> Spelling | None:
@@ -93,6 +97,10 @@ def _spelling(node: fx.Node) -> Spelling | None:
         return Spelling(aten.clone.default)
     if target is aten.chunk.default:
         return _parts(node)
+    if target is aten.contiguous.default and len(args) == 1 and not node.kwargs:
+        given: Any = args[0]
+        alike = given.meta["val"].is_contiguous()
+        return Spelling(None) if alike else Spelling(aten.clone.default, named={"memory_format": ROWS_FIRST})
     if target is aten.reshape.default and _views(node):
         return Spelling(aten.view.default, rest=None)
     return None

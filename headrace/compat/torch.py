@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch import _inductor as inductor
 from torch._dispatch.python import enable_python_dispatcher
+from torch._export.utils import _is_preservable_cia_op
 from torch._export.verifier import Verifier as ExportVerifier
 from torch._higher_order_ops.while_loop import while_loop_op as while_loop
 from torch._ops import OpOverload
@@ -55,6 +56,7 @@ __all__ = [
     "guarded",
     "index_below",
     "is_composite",
+    "is_kept_whole",
     "mark_dynamic",
     "oblivious_sizes",
     "operator_name",
@@ -130,6 +132,11 @@ def returns_views(target: OpOverload) -> bool:
 def is_composite(target: OpOverload) -> bool:
     """Whether the operator is made of others, for autograd too."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target._name, COMPOSITE))
+
+
+def is_kept_whole(target: OpOverload) -> bool:
+    """Whether `run_decompositions({})` leaves an operator that is made of others as it is."""
+    return bool(_is_preservable_cia_op(target))
 
 
 def without_modes() -> AbstractContextManager[Any]:
