@@ -1,4 +1,4 @@
-"""Programs compiled for a GPU: one graph for every size, made by a first call on a sample.
+"""Programs compiled for a GPU, on a sample: code for every size.
 
 A packed program's rows of few tokens, where launching costs more than computing, are captured as graphs of the device
 besides. Nothing is compiled ahead of time: packages of graphs with operators of ours crash where torch 2.11 loads them.

@@ -67,15 +67,17 @@ def compile_parts(
     """
     graph, given, known = copy.deepcopy(module.graph), iter(inputs), dict[fx.Node, Any]()
     made, results, unread = dict[str, Part](), dict[str, Any](), dict[str, list[fx.Node]]()
+    places = _places(inputs)
     for node in list(graph.nodes):
         args, name = fx.map_arg(node.args, known.get), str(node.target)
         if node.op == "placeholder":
             known[node] = next(given)
         elif node.op == "call_module":
             if name not in made:
-                unread[name] = _unread(graph, inputs, args)
-                part, args = _given_sizes(module.get_submodule(name), len(unread[name])), [*args]
-                args += [inputs[order].shape[place] for order, place in _places(graph, unread[name])]
+                found = [places[symbol] for symbol in _unread(args) if symbol in places]
+                unread[name] = _size_nodes(graph, found)
+                part = _given_sizes(module.get_submodule(name), len(found))
+                args = (*args, *(inputs[order].shape[place] for order, place in found))
                 # Composite operators in C++ would make numbers of sizes; their decompositions in Python do not.
                 with sizes.mode, enable_python_dispatcher(), torch.no_grad():
                     results[name] = part(*args)
@@ -166,29 +168,27 @@ def _copied(graph: fx.Graph, weight: fx.Node) -> fx.Node:
     return made
 
 
-def _unread(graph: fx.Graph, inputs: Sequence[Any], args: Iterable[Any]) -> list[fx.Node]:
-    """The free sizes that a part cannot read off what it is given: the shapes there are made of them, and none is one.
-
-    Returns:
-        Nodes of the graph that read them off its inputs.
-    """
-    shapes = [size for value in args for size in getattr(value, "shape", ())]
-    symbols = {str(one) for size in shapes for one in free_symbols(size)} - {str(size) for size in shapes}
-    places = {
+def _places(inputs: Sequence[Any]) -> dict[str, tuple[int, int]]:
+    """The first input and its dimension that has each free size."""
+    return {
         str(size): (order, place)
         for order, value in reversed(list(enumerate(inputs)))
-        for place, size in enumerate(getattr(value, "shape", ()))
+        for place, size in enumerate(value.shape)
+        if free_symbols(size)
     }
+
+
+def _unread(args: Iterable[Any]) -> list[str]:
+    """The free sizes that a part cannot read off what it is given: they are in its shapes, and none is one alone."""
+    shapes = [size for value in args for size in getattr(value, "shape", ())]
+    return sorted({str(one) for size in shapes for one in free_symbols(size)} - {str(size) for size in shapes})
+
+
+def _size_nodes(graph: fx.Graph, places: Iterable[tuple[int, int]]) -> list[fx.Node]:
+    """What reads sizes off the graph's inputs."""
     nodes = [node for node in graph.nodes if node.op == "placeholder"]
     with graph.inserting_after(nodes[-1]):
-        found = [places[name] for name in sorted(symbols) if name in places]
-        return [graph.call_function(SIZE, (nodes[order], place)) for order, place in found]
-
-
-def _places(graph: fx.Graph, sizes: Iterable[fx.Node]) -> list[tuple[int, int]]:
-    """The input and the dimension that each of such nodes reads."""
-    order = {node: place for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder")}
-    return [(order[node.all_input_nodes[0]], int(str(node.args[1]))) for node in sizes]
+        return [graph.call_function(SIZE, (nodes[order], place)) for order, place in places]
 
 
 def _given_sizes(part: Any, count: int) -> fx.GraphModule:

@@ -126,9 +126,11 @@ class _Builds:
         waited, self._running = self._running, []
         for running in waited:
             running.result()
-        # Before the libraries, which are searched for what files before them need.
-        at = next((place for place, word in enumerate(words) if word.endswith((WRAPPER, KERNELS))), 1)
-        self._run(shlex.join([*words[:at], *self._objects, *words[at:]]), cwd)
+        # Where it links them, before the libraries, which are searched for what files before them need.
+        linked = next((place for place, word in enumerate(words) if word.endswith((WRAPPER, KERNELS))), None)
+        if linked is not None:
+            words[linked:linked] = self._objects
+        self._run(shlex.join(words), cwd)
 
     def _compile_wrapper(self, command: str, cwd: str) -> None:
         first, *others = shlex.split(command)

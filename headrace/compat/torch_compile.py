@@ -26,11 +26,15 @@ class Bounds(NamedTuple):
 
 
 class Sizes:
-    """The free sizes of a graph's inputs, each by a name, and stand-ins for inputs that have them."""
+    """The free sizes of a graph's inputs, each by a name, and stand-ins for inputs that have them.
+
+    Attributes:
+        mode: in which the stand-ins are made.
+    """
 
     def __init__(self) -> None:
         self._shapes = ShapeEnv()
-        self._mode = FakeTensorMode(shape_env=self._shapes)
+        self.mode = FakeTensorMode(shape_env=self._shapes)
         self._known: dict[str, tuple[str, torch.SymInt]] = {}
 
     def size(self, name: str, example: int, bounds: Bounds) -> torch.SymInt:
@@ -47,12 +51,12 @@ class Sizes:
 
     def tensor(self, shape: Sequence[int | torch.SymInt], like: Tensor) -> Tensor:
         """A contiguous input of that shape, of the dtype and on the device of another."""
-        with self._mode:
+        with self.mode:
             return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
 
     def weight(self, weight: Tensor) -> Tensor:
         """An input of which no size is free."""
-        return self._mode.from_tensor(weight.detach(), static_shapes=True)
+        return self.mode.from_tensor(weight.detach(), static_shapes=True)
 
     def require(self) -> Callable[[Mapping[str, int]], bool] | None:
         """What compiled code needs of the sizes beyond their bounds, of their values by name; None for nothing."""
@@ -63,11 +67,6 @@ class Sizes:
         symbols = ", ".join(symbol for symbol, _ in self._known.values())
         needed: Callable[..., bool] = eval(f"lambda {symbols}: {code}", dict(SYMPY_INTERP))
         return lambda values: bool(needed(*(values[name] for name in self._known)))
-
-    @property
-    def mode(self) -> FakeTensorMode:
-        """In which the stand-ins were made."""
-        return self._mode
 
 
 def compile_graph(

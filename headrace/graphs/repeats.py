@@ -75,7 +75,8 @@ def find_repeats(module: fx.GraphModule, begins: Begins | None = None, called: b
 def _label(node: fx.Node, module: fx.GraphModule, called: bool) -> Hashable:
     """What a node has in common with those of other layers; its own where it can be in none."""
     into = _written(node)
-    if (node.is_impure() and not into) or (into and not (called and all(one.op == "placeholder" for one in into))):
+    inputs_alone = called and all(one.op == "placeholder" for one in into)
+    if not inputs_alone if into else node.is_impure():
         return object()
     held = pytree.tree_map(lambda value: _slot(value, module) if isinstance(value, fx.Node) else value, node.args)
     return str((node.target, held, sorted(node.kwargs.items()), _look(node.meta.get("val"))))

@@ -1,6 +1,7 @@
 """Every kernel of a program, as Inductor emits it for a GPU that is not here: `python -m tests.gate.emitted`.
 
-One process an architecture. The graph is the very one that the GPU targets give to torch.compile, made by their code.
+One process an architecture. The graph is the one that the GPU targets compile, made by their code, but in one piece and
+not in parts: a layer's kernels are the same.
 """
 
 from __future__ import annotations
