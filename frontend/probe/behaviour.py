@@ -6,7 +6,7 @@ one, fully masked rows attend to everything and a causal model looks bidirection
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -40,6 +40,8 @@ SHORT = 12
 # The halves of an encoder-decoder, and the input that holds the tokens of each.
 TEXT, TARGET = "text", "target"
 IDS = {TEXT: "input_ids", TARGET: "decoder_input_ids"}
+# What every module holds beside what its class gives it.
+BARE = nn.Module()
 # For each attention in call order and each row that was changed, the rows of its output that changed with it.
 Reached = list[dict[int, frozenset[int]] | None]
 # For each attention, the path of the module that computes it; None where it went through the interface.
@@ -147,24 +149,43 @@ class Behaviour:
         ids[0, -1] = next((i for i in others if i != ids[0, -1]), (ids[0, -1] + 1) % self._model.vocabulary)
         return inputs | {name: ids}
 
-    def reach(self, length: int, keys: tuple[int, ...], places: Places, rounding: float = 0.0) -> Reached:
+    def looks(self, places: Places) -> list[Hashable]:
+        """For each attention what its module's code goes by, but for weights: those that are equal run the same.
+
+        Something that nothing else equals where no module is known to compute it.
+        """
+        owners = self._owners(places)
+        inside = {part for owner in owners if owner is not None for part in owner.modules()}
+        numbered = _numbered(one for one in self._double.named_modules() if one[1] in inside)
+        return [object() if owner is None else look(owner, numbered) for owner in owners]
+
+    def reach(
+        self,
+        length: int,
+        keys: tuple[int, ...],
+        places: Places,
+        rounding: float = 0.0,
+        orders: frozenset[int] | None = None,
+    ) -> Reached:
         """For each attention in call order and each key position, the other rows of its output that the key reaches.
 
         One entry is None where the attention's module can't be run again on its own, or computes several at once.
 
         Args:
             rounding: what changes no row, in units of the last place of the largest value.
+            orders: the attentions that are looked at, all where it is None; the entries of others are None.
         """
 
         def reached(module: nn.Module, given: Given) -> list[dict[int, frozenset[int]] | None]:
             return [measured(module, given, length, keys, allowed=rounding)]
 
         inputs = self._inputs(length)
-        found = self._observed(inputs, places, reached)
-        if any(one is None and place for one, place in zip(found, places, strict=True)):
+        found = self._observed(inputs, places, reached, orders)
+        asked = (orders is None or order in orders for order in range(len(places)))
+        if any(one is None and place and ask for one, place, ask in zip(found, places, asked, strict=True)):
             # Some models keep a product in a module of its own, which is given no rows: the module around it is.
             around = tuple(place and place.split("@")[0].rpartition(".")[0] for place in places)
-            wider = self._observed(inputs, around, reached)
+            wider = self._observed(inputs, around, reached, orders)
             found = [other if one is None else one for one, other in zip(found, wider, strict=True)]
         return [reached and {key: rows - {key} for key, rows in reached.items()} for reached in found]
 
@@ -269,22 +290,34 @@ class Behaviour:
         return [self._counterpart(m) if m is not None and m in inside else None for m in found]
 
     def _observed(
-        self, inputs: dict[str, Tensor], places: Places, observe: Callable[[nn.Module, Given], Sequence[T | None]]
+        self,
+        inputs: dict[str, Tensor],
+        places: Places,
+        observe: Callable[[nn.Module, Given], Sequence[T | None]],
+        orders: frozenset[int] | None = None,
     ) -> list[T | None]:
         """What `observe` makes of each call of an attention's module and of what it was given, in call order.
 
         Args:
             places: for each attention, the path of the module whose code computes it; None where it went through
                 the interface, which told the module.
+            orders: the attentions whose calls are observed, of which `observe` then makes one thing each; None for all.
         """
+        with self._exact():
+            pass  # Whether it runs so is tried by a run, which is not to be observed.
         owners = self._owners(places)
         found: dict[nn.Module, list[T | None]] = {module: [] for module in owners if module is not None}
+        own = {module: [order for order, owner in enumerate(owners) if owner is module] for module in found}
         busy: list[bool] = []
+
+        def passed_over(module: nn.Module) -> bool:
+            turn = len(found[module])
+            return orders is not None and turn < len(own[module]) and own[module][turn] not in orders
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
             if not busy:
                 busy.append(True)
-                found[module] += observe(module, dict(enumerate(args)) | kwargs)
+                found[module] += [None] if passed_over(module) else observe(module, dict(enumerate(args)) | kwargs)
                 busy.clear()
 
         hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in found]
@@ -295,6 +328,46 @@ class Behaviour:
                 made.remove()
         whole = {module for module, runs in found.items() if len(runs) == owners.count(module)}
         return [found[owner].pop(0) if owner in whole else None for owner in owners]
+
+
+def look(module: nn.Module, numbered: frozenset[tuple[type, str]]) -> Hashable:
+    """What a module's code goes by, but for weights: its class, its attributes, its buffers, and those of its parts.
+
+    Args:
+        numbered: the attributes, by class, that hold the number of a layer, and are none of it.
+    """
+    hooked = [value.values() for name, value in vars(module).items() if name.endswith("hooks") and value]
+    return (
+        type(module),
+        tuple((name, _plain(value)) for name, value in _own(module) if (type(module), name) not in numbered),
+        tuple(id(hook) for hooks in hooked for hook in hooks),
+        tuple((name, value.shape, value.dtype) for name, value in module.named_parameters(recurse=False)),
+        tuple((name, value.shape, value.dtype, _bytes(value)) for name, value in module.named_buffers(recurse=False)),
+        tuple((name, look(part, numbered)) for name, part in module.named_children()),
+    )
+
+
+def _own(module: nn.Module) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in vars(module).items() if name not in vars(BARE)]
+
+
+def _plain(value: Any) -> Hashable:
+    return value if isinstance(value, bool | int | float | str) else id(value)
+
+
+def _numbered(modules: Iterable[tuple[str, nn.Module]]) -> frozenset[tuple[type, str]]:
+    """The attributes, by class, that hold in each module of that class a number that its path holds too."""
+    found: dict[tuple[type, str], bool] = {}
+    for path, module in modules:
+        numbers = {int(part) for part in path.split(".") if part.isdecimal()}
+        for name, value in _own(module):
+            key = type(module), name
+            found[key] = found.get(key, True) and type(value) is int and value in numbers
+    return frozenset(key for key, always in found.items() if always)
+
+
+def _bytes(buffer: Tensor) -> bytes:
+    return buffer.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def counterpart(module: nn.Module, original: nn.Module, copied: nn.Module) -> nn.Module:

@@ -53,11 +53,16 @@ EVERYTHING = Window()
 
 
 class Verdict(StrEnum):
-    """What the probe saw of one attention (contract A3)."""
+    """What the probe saw of one attention (contract A3).
+
+    Of those that are alike in everything but their weights it runs the first and the last; the others are proven on
+    those.
+    """
 
     PENDING = "pending"
     PROVEN = "proven"
     PROVEN_SHRUNK = "proven with the window shrunk"
+    PROVEN_ALIKE = "proven on its like"
     UNPROBED = "unprobed"
 
 

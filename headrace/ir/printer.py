@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from headrace.ir import (
@@ -17,6 +18,7 @@ from headrace.ir import (
     Positions,
     Program,
     RecurrentSpec,
+    Verdict,
 )
 
 
@@ -142,6 +144,7 @@ def attention_groups(program: Program) -> list[tuple[AttentionSpec, int]]:
     """Runs of neighbouring attentions that differ in nothing but their place, each with its length."""
 
     def kind(spec: AttentionSpec) -> str:
-        return attention_text(spec).split(": ", 1)[1]
+        alike = spec.verdict in (Verdict.PROVEN_ALIKE, Verdict.PROVEN_SHRUNK)
+        return attention_text(replace(spec, verdict=Verdict.PROVEN) if alike else spec).split(": ", 1)[1]
 
     return [(run[0], len(run)) for _, group in groupby(program.nodes.attention, kind) if (run := list(group))]

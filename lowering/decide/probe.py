@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -20,13 +20,24 @@ ROUTED_ROUNDING = 64.0
 # For each attention, where in the model's code it was recovered from; None where the interface announced it.
 Places = tuple[str | None, ...]
 Reached = Sequence[dict[int, frozenset[int]] | None]
+Orders = frozenset[int] | None
 
 
 class Eager(encoder_decoder.Eager, Protocol):
     """The original module's behaviour, as the frontend measures it: unpadded, eager, in float64."""
 
-    def reach(self, length: int, keys: tuple[int, ...], places: Places, rounding: float = 0.0) -> Reached:
-        """For each attention and key, the other rows that the key reaches by more than rounding does."""
+    def reach(
+        self, length: int, keys: tuple[int, ...], places: Places, rounding: float = 0.0, orders: Orders = None
+    ) -> Reached:
+        """For each attention and key, the other rows that the key reaches by more than rounding does.
+
+        Args:
+            orders: the attentions that are looked at, all of them where it is None.
+        """
+        ...
+
+    def looks(self, places: Places) -> Sequence[Hashable]:
+        """For each attention what its module's code goes by, but for weights: those that are equal run the same."""
         ...
 
     def weigh(self, length: int, keys: tuple[int, ...], places: Places) -> Reached:
@@ -72,7 +83,8 @@ class Probe:
         if not program.nodes.attention and not program.nodes.recurrent:
             return program
         # First, since the stack's run on as many rows is one of these.
-        seen = self.measured(program)
+        like = self._likes(program)
+        seen = self.measured(program, like)
         if paired(program):
             encoder_decoder.require(
                 encoder_decoder.findings(program, self.eager, min(length, SHORTEST), ROUTED_TOLERANCE)
@@ -80,16 +92,44 @@ class Probe:
             recurrent = tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.recurrent)
         else:
             recurrent = self._stack(program, min(length, SHORTEST))
-        specs = tuple(self.judged(program, spec, *seen[spec.type]) for spec in program.nodes.attention)
-        return program.with_(attention=specs, recurrent=recurrent)
+        specs = list[AttentionSpec]()
+        for spec, of in zip(program.nodes.attention, like, strict=True):
+            own = of == spec.call_order
+            specs.append(self.judged(program, spec, *seen[spec.type]) if own else _judged_alike(spec, specs[of]))
+        return program.with_(attention=tuple(specs), recurrent=recurrent)
 
-    def measured(self, program: Program) -> dict[AttentionType, Measured]:
-        """What was seen of the attentions of each type, and on how many rows: a decoder's target may be shorter."""
+    def _likes(self, program: Program) -> list[int]:
+        """For each attention the one that it is measured on: of those that are alike, the first, or itself if the last.
+
+        What modules of one code do to rows does not hang on their weights, and it is their number that makes a probe
+        long.
+        """
+        found = program.nodes.attention
+        if len(found) <= 2 or paired(program):
+            return list(range(len(found)))
+        looks = self.eager.looks(places(program))
+        kinds = [
+            (replace(spec, node="", provenance="", mask_node=None, call_order=0), look)
+            for spec, look in zip(found, looks, strict=True)
+        ]
+        return [
+            order if order == len(kinds) - 1 - kinds[::-1].index(kind) else kinds.index(kind)
+            for order, kind in enumerate(kinds)
+        ]
+
+    def measured(self, program: Program, like: Sequence[int] | None = None) -> dict[AttentionType, Measured]:
+        """What was seen of the attentions of each type, and on how many rows: a decoder's target may be shorter.
+
+        Args:
+            like: for each attention the one that it is measured on; None where each is itself.
+        """
         length, where = probe_length(program), places(program)
+        orders = None if like is None else frozenset(like)
         rounding = ROUTED_ROUNDING if program.evidence.routed_experts else 0.0
 
         def reach(rows: int) -> Reached:
-            seen = self.eager.reach(rows, probe_keys(rows), where, rounding)
+            made = self.eager.reach(rows, probe_keys(rows), where, rounding, orders)
+            seen = [made[of] for of in like] if made and like is not None else made
             blurred = _blurred(program, seen)
             if not blurred:
                 return seen
@@ -162,11 +202,18 @@ class Probe:
                 return Verdict.UNPROBED
             kind, window = declared[order]
             length = max(SHORTEST, 3 * max(window) + 6)
-            reached = self.eager.reach(length, probe_keys(length), where)[spec.call_order]
+            orders = frozenset({spec.call_order})
+            reached = self.eager.reach(length, probe_keys(length), where, orders=orders)[spec.call_order]
             if kind is not spec.mask or reached is None:
                 return Verdict.UNPROBED
             _compare(spec, replace(spec, window=window), reached, length)
         return Verdict.PROVEN_SHRUNK
+
+
+def _judged_alike(spec: AttentionSpec, like: AttentionSpec) -> AttentionSpec:
+    """A spec by the verdict on one that is alike."""
+    seen = like.verdict in (Verdict.PROVEN, Verdict.PROVEN_SHRUNK)
+    return replace(spec, verdict=Verdict.PROVEN_ALIKE if seen else like.verdict)
 
 
 def _blurred(program: Program, seen: Reached) -> frozenset[int]:

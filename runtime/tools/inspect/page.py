@@ -111,7 +111,7 @@ def _kinds(program: Program) -> list[list[AttentionSpec]]:
 
 def _group(specs: list[AttentionSpec]) -> str:
     first = specs[0]
-    verdict = "yes" if first.verdict in (Verdict.PROVEN, Verdict.PROVEN_SHRUNK) else "plain"
+    verdict = "yes" if first.verdict in (Verdict.PROVEN, Verdict.PROVEN_SHRUNK, Verdict.PROVEN_ALIKE) else "plain"
     return (
         f'<li class="{COLOURS[first.type]}"><div>{picture(first)}<p class="scale">{scale_words(first)}</p></div><div>'
         f'<div class="what"><span class="place">Layer{"s" * (len(specs) > 1)} {layers(specs)}</span>'

@@ -93,8 +93,17 @@ def recurrence_table(program: Program) -> list[str]:
 def _attention(run: tuple[AttentionSpec, ...]) -> tuple[str, ...]:
     first = run[0]
     heads, window = f"{first.q_heads}/{first.kv_heads}", str(first.window) if first.window.bounded else "none"
-    verdict = "proven, shrunk" if first.verdict is Verdict.PROVEN_SHRUNK else first.verdict.value
-    return (layers(run), first.type, heads, head_dims(first), first.mask, window, extras(first), verdict)
+    return (layers(run), first.type, heads, head_dims(first), first.mask, window, extras(first), verdict_words(run))
+
+
+def verdict_words(run: tuple[AttentionSpec, ...]) -> str:
+    """What the probe saw of attentions that are alike, and of how many of them."""
+    verdicts = [spec.verdict for spec in run]
+    seen = [verdict for verdict in verdicts if verdict is not Verdict.PROVEN_ALIKE]
+    if not seen:
+        return "proven on like ones"
+    words = "proven, shrunk" if Verdict.PROVEN_SHRUNK in seen else seen[0].value
+    return words if len(seen) == len(run) else f"{words}, {len(seen)} of {len(run)}"
 
 
 def _route(program: Program) -> list[str]:

@@ -58,7 +58,9 @@ def test_measures_as_the_copy_does(name: str, head: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(behaviour, "COPIED_PARAMETERS", limit)
         measured = trace(checkpoint.load(build(name, head), dtype=torch.float32)).behaviour
         attentions = (None,) * len(measured._seen.calls)
-        found.append((measured.stack_change(9), measured.reach(9, (0, 4, 8), attentions)))
+        reached = measured.reach(9, (0, 4, 8), attentions)
+        assert None not in reached
+        found.append((measured.stack_change(9), reached))
         assert measured._rows(measured._inputs(9), behaviour.TEXT).dtype is torch.float64
         assert measured._widens == (limit == 0)
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6, abs=1e-12)

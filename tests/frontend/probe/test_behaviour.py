@@ -57,3 +57,17 @@ def test_the_window_is_found_by_what_follows_it_and_not_by_its_number() -> None:
     assert [spec.verdict for spec in analyse(made.program, made.behaviour).nodes.attention] == [Verdict.PROVEN_SHRUNK]
     assert vars(module.config) == {"chunk": 4096, "seen": 4097}
     assert module.inner.config.sliding_window == 4096
+
+
+def test_modules_that_differ_in_more_than_weights_and_number_look_different() -> None:
+    behaviour = trace(checkpoint(build("llama", num_hidden_layers=7))).behaviour
+    places = (None,) * 7
+    layers = [layer.self_attn for layer in behaviour._double.layers]
+    assert len(set(behaviour.looks(places))) == 1
+    layers[1].is_causal = False
+    layers[2].q_proj.bias = nn.Parameter(torch.zeros(layers[2].q_proj.out_features))
+    layers[3].forward = layers[3].forward
+    layers[4].o_proj.register_forward_hook(lambda *_: None)
+    layers[5].register_buffer("hidden", torch.ones(2, dtype=torch.bool))
+    layers[6].register_buffer("hidden", torch.zeros(2, dtype=torch.bool))
+    assert len(set(behaviour.looks(places))) == 7

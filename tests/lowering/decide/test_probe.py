@@ -151,6 +151,33 @@ def test_a_corrupted_annotation_is_refused(probed, name, changes, declared, seen
     assert seen in str(refused.value)
 
 
+@pytest.mark.parametrize(("changes", "verdicts"), [({}, "p---p"), ({2: {"scale": 0.3}}, "p-p-p")])
+def test_of_attentions_that_are_alike_the_ends_are_run(traced, changes, verdicts, monkeypatch):
+    made = traced("llama", num_hidden_layers=5)
+    program = TypeAttention()(made.program)
+    specs = [dataclasses.replace(s, **changes.get(s.call_order, {})) for s in program.nodes.attention]
+    asked, reach = [], made.behaviour.reach
+
+    def noted(*given):
+        asked.append(given[-1])
+        return reach(*given)
+
+    monkeypatch.setattr(made.behaviour, "reach", noted)
+    found = Probe(made.behaviour)(program.with_(attention=tuple(specs))).nodes.attention
+    words = {Verdict.PROVEN: "p", Verdict.PROVEN_ALIKE: "-"}
+    assert "".join(words[spec.verdict] for spec in found) == verdicts
+    assert asked == [{order for order, letter in enumerate(verdicts) if letter == "p"}]
+
+
+def test_one_attention_between_others_that_is_declared_otherwise_is_run_and_refused(traced):
+    made = traced("mistral", num_hidden_layers=4)
+    program = TypeAttention()(made.program)
+    specs = list(program.nodes.attention)
+    specs[2] = dataclasses.replace(specs[2], window=Window(2, 0))
+    with pytest.raises(AttentionTypeError, match=r"attention_2 \(model.layers.2.self_attn\).*rows 0..3"):
+        Probe(made.behaviour)(program.with_(attention=tuple(specs)))
+
+
 def test_the_same_model_uncorrupted_is_proven(probed):
     assert {spec.verdict for spec in probed("mistral-bidirectional", {}).nodes.attention} == {Verdict.PROVEN}
 
@@ -184,7 +211,7 @@ def test_a_shrunk_window_that_the_model_does_not_keep_is_refused(traced):
     program = TypeAttention()(made.program)
 
     class Ignores(Behaviour):
-        def reach(self, length, keys, places, rounding=0.0):
+        def reach(self, length, keys, places, rounding=0.0, orders=None):
             return [{k: frozenset(range(k + 1, length)) for k in keys} for _ in program.nodes.attention]
 
     behaviour = made.behaviour
@@ -210,7 +237,7 @@ class Unheard:
     def stack_change(self, length):
         return self.change
 
-    def reach(self, length, keys, places, rounding=0.0):
+    def reach(self, length, keys, places, rounding=0.0, orders=None):
         return []
 
     def shrunk(self, call_order, window):
