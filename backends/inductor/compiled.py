@@ -13,13 +13,17 @@ from torch import Tensor
 
 from headrace.backends.inductor import recurrent  # noqa: F401 - code that is loaded calls its operators
 from headrace.backends.inductor.runner import Runner, read_package
-from headrace.ir import HeldWeights, Program
+from headrace.ir import HeldWeights, Layout, Program, Role
 from headrace.ops import cached, stateful  # noqa: F401 - as those
 from headrace.utils.forks import on_living_threads
+from headrace.utils.madvise import trim_heap
 from headrace.utils.scratch import room_told
 
 # What the files on the way to compiled code take, without any weights.
 CODE_BYTES = 1 << 26
+# After a step over caches of so many tokens the heap is trimmed, which takes milliseconds: the pieces of a long text
+# would take half as much memory again as one of them, each what the last left in the heap and what did not fit there.
+TRIMMED = 64
 
 
 class Compiled:
@@ -36,6 +40,7 @@ class Compiled:
         self.calls, self.weights = 0, weights
         self._run, self._write = runner, write
         self._inputs, self._alone = program.signature.input_names, len(program.signature.outputs) == 1
+        self._steps = program.signature.name(Role.IDS) if program.form.layout is Layout.CACHED else None
 
     @on_living_threads
     @torch.no_grad()
@@ -43,6 +48,8 @@ class Compiled:
         """Run the compiled code: its output, or a tuple of several."""
         self.calls += 1
         outputs = self._run([inputs[name] for name in self._inputs])
+        if self._steps is not None and inputs[self._steps].numel() >= TRIMMED:
+            trim_heap()
         return outputs[0] if self._alone else tuple(outputs)
 
     def save(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pages of mapped files, given back to the system once what they hold is not needed for now."""
+"""Pages of memory, given back to the system once what they hold is not needed for now."""
 
 import ctypes
 import os
@@ -23,6 +23,16 @@ def give_back(tensors: Iterable[Tensor]) -> None:
     for start, end in _mapped_files():
         if bisect_left(starts, start) < bisect_left(starts, end):
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), PAGE_OUT)
+
+
+def trim_heap() -> None:
+    """Let the system have the pages of the heap in which nothing lies, where the C library can: glibc's does.
+
+    By itself it keeps what a large step took, in pieces between which the next step's do not fit.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _mapped_files() -> Iterator[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Pages of mapped files go back to the system; no value ever changes."""
 
+import ctypes
 import os
 import subprocess
 from pathlib import Path
@@ -59,3 +60,26 @@ def test_systems_that_do_not_tell_are_left_alone(mapped: torch.Tensor, monkeypat
     monkeypatch.setattr(madvise, "MAPS", Path("/nowhere"))
     madvise.give_back([mapped])
     assert mapped[7] == 7
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's malloc is asked")
+def test_of_the_heap_the_pages_go_back_in_which_nothing_lies() -> None:
+    """Where a piece in twenty is kept the system has the pages between, which freeing them alone leaves to the heap."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    pieces = [libc.malloc(ctypes.c_size_t(1 << 16)) for _ in range(1000)]
+    for piece in pieces:
+        ctypes.memset(piece, 1, 1 << 16)
+    kept = pieces[::20]
+    for piece in set(pieces) - set(kept):
+        libc.free(ctypes.c_void_p(piece))
+    before = held()
+    madvise.trim_heap()
+    assert held() < before - 50 * (1 << 20)
+    for piece in kept:
+        libc.free(ctypes.c_void_p(piece))
+
+
+def held() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
