@@ -39,6 +39,15 @@ class Packer(Protocol):
     """The formats, the one of most bytes first."""
 
 
+@runtime_checkable
+class WarmsUp(Protocol):
+    """An executable of which the first calls of a size take longer than those that follow."""
+
+    def warm_up(self) -> None:
+        """Do ahead what those would do beside running, for the sizes that are likely to come."""
+        ...
+
+
 class Backend(Protocol):
     """One target: says what it needs, and turns programs into executables."""
 

@@ -21,7 +21,7 @@ from headrace.compat.torch import OpOverload, free_unbacked_symbols
 from headrace.ir import OFFSETS, PER_TOKEN_OUTPUTS, Program, Role
 from headrace.ops.stateful import POOL_STATE, STATEFUL
 
-# Rows of few tokens are captured when the program is made, for so many tokens a sequence and more.
+# Rows of few tokens are captured when one first comes, for so many tokens a row.
 SHORT_ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 SHORT = 8
 # Rows up to here have a second graph, which copies too: of a text alone, each call of the driver is a part of the time.
@@ -149,10 +149,10 @@ def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
 
 
 class Replays:
-    """The captured rows of one program. One call at a time: they share their memory."""
+    """The captured rows of one program, each made when its shape comes. One call at a time: they share their memory."""
 
     def __init__(self, run: Run, program: Program, short: Run | None = None) -> None:
-        """Capture the short rows.
+        """Capture nothing yet.
 
         Args:
             run: the compiled program; takes its inputs by position, on the device.
@@ -165,15 +165,15 @@ class Replays:
         self._long: dict[Shape, Capture] = {}
         self._capturing = True
         # What long rows take is given back when memory runs out, which a pool does as a whole.
-        kept, self._pool = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
-        # The largest first: the others then fit in the memory that it took.
-        self._short = {shape: self._capture(shape, kept) for shape in map(shape_of_short, reversed(SHORT_ROWS))}
+        self._kept, self._pool = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
+        self._short: dict[Shape, Capture] = {}
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Host] | list[Answer] | None:
         """Copy the inputs in, replay, and copy the outputs back, in the order of the current stream.
 
         Returns:
-            What is made of each output once it is there; None where the row is too long to be captured, or is new.
+            What is made of each output once it is there; None where the row is too long to be captured, or is long
+            and new.
         """
         count = inputs[OFFSETS].shape[0] - 1
         shape = shape_of(inputs[self._ids].shape[1], count)
@@ -189,6 +189,12 @@ class Replays:
         # The copy back begins here: an output lies where the next replay writes.
         return [Host(output[:count]) for output, count in zip(capture.outputs, counts, strict=True)]
 
+    def capture_short(self) -> None:
+        """Capture every short row now, the largest first: the others then fit in the memory that it took."""
+        for shape in map(shape_of_short, reversed(SHORT_ROWS)):
+            if shape not in self._short:
+                self._captured(shape)
+
     def give_back(self) -> bool:
         """Let go of the long rows that were captured, and capture no more: memory has run out.
 
@@ -203,17 +209,20 @@ class Replays:
         return held
 
     def _captured(self, shape: Shape) -> Capture | None:
-        """A long row's graph, made when the shape comes for the second time."""
+        """A row's graph, made when its shape first comes; where it is a long one, for the second time."""
         self._seen[shape] += 1
-        if not self._capturing or self._seen[shape] != 2 or shape.tokens > LONGEST or len(self._long) >= MOST:
+        short = shape in map(shape_of_short, SHORT_ROWS)
+        due = short or (self._seen[shape] == 2 and shape.tokens <= LONGEST and len(self._long) < MOST)
+        if not (self._capturing and due):
             return None
+        made, pool = (self._short, self._kept) if short else (self._long, self._pool)
         try:
-            self._long[shape] = self._capture(shape, self._pool)
+            made[shape] = self._capture(shape, pool)
         except RuntimeError as error:
             if not ran_out(error):
                 raise
         else:
-            return self._long[shape]
+            return made[shape]
         # A capture that is broken off keeps what it took, until its pool is empty.
         self.give_back()
         return None

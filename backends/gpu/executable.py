@@ -25,6 +25,7 @@ from headrace.backends.gpu.passes.scaled_products import ScaleProducts
 from headrace.backends.gpu.readback import Host
 from headrace.backends.inductor.compile import Decompositions, quiet
 from headrace.backends.inductor.precision import exact
+from headrace.backends.interface import WarmsUp
 from headrace.backends.kernels.tuning import family
 from headrace.compat.torch import ConstraintViolationError, mark_dynamic, oblivious_sizes, specialized_floats
 from headrace.graphs.passes import run_graph_passes
@@ -91,10 +92,10 @@ class Padded(OfGraph):
 
 
 class Packed(OfGraph):
-    """A packed program, compiled for any row, with the rows of few tokens captured."""
+    """A packed program, compiled for any row; those of few tokens are captured as they come."""
 
     def __init__(self, program: Program, step_tokens: int) -> None:
-        """Compile on a sample, then capture the short rows.
+        """Compile on a sample.
 
         Args:
             program: packed, its graph on the device.
@@ -103,10 +104,9 @@ class Packed(OfGraph):
         longest = max(step_tokens, program.facts.limits.length or 0, LONGEST)
         with quiet(), exact(), torch.no_grad():
             self._run = compiled_kernels(program, partial(sample_row, program, *SAMPLE), longest)
-            with debug.stage("capture"):
-                self._replays = (
-                    Replays(self._exactly, program, short_kernels(program)) if capturable(program.graph) else None
-                )
+            self._replays = (
+                Replays(self._exactly, program, short_kernels(program)) if capturable(program.graph) else None
+            )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Any:
         """Copy the inputs to the device, run, and copy what is made back, without waiting for any of it."""
@@ -114,6 +114,13 @@ class Packed(OfGraph):
         with self._guard.lock, memory_told():
             made = self._replays(inputs) if self._replays else None
             return alone(made or [Host(one) for one in self._kernel_by_kernel(inputs)])
+
+    @torch.no_grad()
+    def warm_up(self) -> None:
+        """Capture the short rows."""
+        if self._replays is not None:
+            with self._guard.lock, memory_told(), debug.stage("capture"):
+                self._replays.capture_short()
 
     def _kernel_by_kernel(self, inputs: Mapping[str, Tensor]) -> Sequence[Tensor]:
         """A row that is not captured; where it finds no memory, once more without that of the captured ones."""
@@ -139,6 +146,12 @@ class Placed:
         self.calls += 1
         with self._placed():
             return self._made(inputs)
+
+    def warm_up(self) -> None:
+        """As of what it places, where that does anything."""
+        if isinstance(self._made, WarmsUp):
+            with self._placed():
+                self._made.warm_up()
 
     def save(self, path: Path) -> None:
         """Write the graph and its weights."""

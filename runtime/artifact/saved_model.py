@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.backends import backend as find_backend
 from headrace.backends import target_of
-from headrace.backends.interface import Backend, Executable
+from headrace.backends.interface import Backend, Executable, WarmsUp
 from headrace.errors import ArtifactError, HeadraceError, missing_library
 from headrace.frontend.compat import operators
 from headrace.ir import STEP_ROLES, Layout, OutputKind, Program
@@ -182,6 +182,12 @@ class ReadBack:
         self.calls += 1
         with understood(self._folder):
             return self._inner(inputs)
+
+    def warm_up(self) -> None:
+        """As of what was read, where that does anything."""
+        if isinstance(self._inner, WarmsUp):
+            with understood(self._folder):
+                self._inner.warm_up()
 
     def save(self, path: Path) -> None:
         """Write it anew."""

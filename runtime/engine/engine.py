@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.backends.interface import Backend, Memory, Planner
+from headrace.backends.interface import Backend, Memory, Planner, WarmsUp
 from headrace.errors import InputError, OutOfMemoryError, TargetError, warn
 from headrace.ir import CROSS, CacheDtype, Layout, Output, OutputKind, Program, Task
 from headrace.runtime.engine.budget import Budget
@@ -188,6 +188,12 @@ class Engine:
 
     def close(self) -> None:
         """End what runs elsewhere."""
+
+    def warm_up(self) -> None:
+        """Do ahead what the first requests would do beside being answered; for servers, whose clients wait for them."""
+        for lane in self.lanes.values():
+            if isinstance(lane.executable, WarmsUp):
+                lane.executable.warm_up()
 
     def described(self) -> Program:
         """The program, with the layout of what was compiled first."""

@@ -52,7 +52,10 @@ def ray_application(
         from headrace.runtime.artifact.saved_model import load
         from headrace.runtime.serve.app import make_app
 
-        return make_app({name: load(folder, **options) for name, folder in folders.items()}, held, **allowed)
+        opened = {name: load(folder, **options) for name, folder in folders.items()}
+        for model in opened.values():
+            model.engine.warm_up()
+        return make_app(opened, held, **allowed)
 
     given: dict[str, Any] = {"name": "headrace", "max_ongoing_requests": held.queue} | deployment
     return serve.deployment(**given)(serve.ingress(made)()).bind()

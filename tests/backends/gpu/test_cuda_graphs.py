@@ -110,6 +110,8 @@ def test_a_long_row_is_captured_when_it_comes_again(replays: Replays) -> None:
     assert replays._captured(shape) is None
     made: Any = replays._captured(shape)
     assert made == (shape, "b")
+    assert not replays._short
+    replays.capture_short()
     short: Any = replays._short
     assert {pool for _, pool in short.values()} == {"a"}
     assert replays.give_back()
@@ -117,6 +119,14 @@ def test_a_long_row_is_captured_when_it_comes_again(replays: Replays) -> None:
     assert not replays._long
     assert len(replays._short) == len(SHORT_ROWS)
     assert [replays._captured(shape_of(8192, 20)) for _ in range(3)] == [None] * 3
+
+
+def test_a_short_row_is_captured_when_it_first_comes_and_once(replays: Replays) -> None:
+    shape = cuda_graphs.shape_of_short(64)
+    made: Any = replays._captured(shape)
+    assert made == (shape, "a")
+    replays.capture_short()
+    assert replays._short[shape] is made
 
 
 def test_a_capture_without_memory_lets_go_of_the_others(replays: Replays) -> None:

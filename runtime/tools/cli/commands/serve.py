@@ -150,5 +150,6 @@ def _opened(name: str, model: str, tasks: list[str], options: dict[str, Any]) ->
     for task in tasks:
         if task in compiled.tasks:
             compiled.engine.lane(task)
+    compiled.engine.warm_up()
     console.note(f"{name}: {', '.join(compiled.tasks)}; target {compiled.target}, {compiled.dtype}")
     return compiled
