@@ -18,7 +18,12 @@ from torch._export.utils import _is_preservable_cia_op
 from torch._export.verifier import Verifier as ExportVerifier
 from torch._higher_order_ops.while_loop import while_loop_op as while_loop
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    in_kernel_invocation_manager,
+)
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import _config as shapes
@@ -70,6 +75,7 @@ __all__ = [
     "size_bounds",
     "size_symbols",
     "specialized_floats",
+    "stand_ins_on",
     "while_loop",
     "without_code",
     "without_fake_cache",
@@ -97,6 +103,17 @@ BRIEF = {"aot_inductor.precompile_headers": False}
 X86 = ("x86_64", "AMD64")
 # Up to 2.12 the plan of memory counts what a loop computes among what surrounds the loop, and fails.
 LOOPS_PLANNED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
+
+def stand_ins_on(device: torch.device, value: Any) -> Any:
+    """What a node's meta says of its value, on another device, of the same sizes."""
+
+    def on(fake: FakeTensor) -> FakeTensor:
+        with in_kernel_invocation_manager(fake.fake_mode):
+            held = torch.ops.aten.detach.default(fake)
+        return FakeTensor(fake.fake_mode, held, device)
+
+    return pytree.tree_map_only(FakeTensor, on, value)
 
 
 def operator_name(target: Any, default: str | None = None) -> str | None:
