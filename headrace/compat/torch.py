@@ -298,11 +298,18 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any], source: str = "") -> Any:
+def compile_code(
+    module: fx.GraphModule,
+    args: tuple[Any, ...],
+    options: Mapping[str, Any],
+    source: str,
+    keep: Callable[[str, Callable[[], bytes]], bytes],
+) -> Any:
     """Compile a module ahead of time.
 
     Args:
         source: C++ whose functions its code calls; it is compiled beside, and becomes part of the same library.
+        keep: gives what that C++ was compiled to by the same command before, else calls what compiles it.
 
     Returns:
         The files of the code, and the weights by name where the options leave them outside.
@@ -314,7 +321,7 @@ def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping
         chosen["cpp.vec_isa_ok"] = True
     from headrace.compat.torch_builds import brief_builds  # imports the compiler, which who only loads code never needs
 
-    with brief_builds(source), without_stacks(), without_code(), shapes_at_once():
+    with brief_builds(source, keep), without_stacks(), without_code(), shapes_at_once():
         return inductor.aot_compile(module, args, options=chosen)
 
 
