@@ -75,8 +75,7 @@ def _respell(graph: fx.Graph, node: fx.Node, spelling: Spelling) -> None:
                 "call_function", spelling.target, given, spelling.named, name=operator_name(spelling.target)
             )
         made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)  # a dropout would count as one with an effect
+    graphs.replace(node, made)  # a dropout would count as one with an effect
 
 
 def _stays(node: fx.Node) -> bool:
