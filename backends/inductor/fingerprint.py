@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def fingerprint(module: fx.GraphModule, weights: Mapping[str, Parts], options: M
         options: of the compiler.
     """
     digest = hashlib.sha256()
-    for line in (*_surroundings(), *sorted(f"{key} {value}" for key, value in options.items())):
+    for line in (*surroundings(), *sorted(f"{key} {value}" for key, value in options.items())):
         digest.update(f"{line}\n".encode())
     for name, parts in weights.items():
         digest.update(f"{name} {parts[0].dtype} {layout(parts)} {parts[0].device}\n".encode())
@@ -42,6 +42,16 @@ def fingerprint(module: fx.GraphModule, weights: Mapping[str, Parts], options: M
     for line in _graph(module):
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()
+
+
+def fingerprint_source(source: str, command: str, surroundings: Iterable[str]) -> str:
+    """The digest of C++ of ours and of whatever compiles it.
+
+    Args:
+        command: of the compiler.
+        surroundings: as `surroundings` gives them.
+    """
+    return hashlib.sha256("\n".join((source, command, *surroundings)).encode()).hexdigest()
 
 
 def _graph(module: fx.GraphModule) -> Iterator[str]:
@@ -71,7 +81,7 @@ def _look(value: Any) -> str:
     return f"{value}{size_bounds(value)}"
 
 
-def _surroundings() -> Iterator[str]:
+def surroundings() -> Iterator[str]:
     """The versions, the processor and the settings."""
     yield from (f"headrace {_own_code()}", f"torch {torch.__version__} {torch.version.git_version}")
     yield from (f"{platform.machine()} {platform.libc_ver()} {_processor()}", f"compiler {_compiler()}")

@@ -11,14 +11,14 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from headrace.backends.inductor.fingerprint import fingerprint
+from headrace.backends.inductor.fingerprint import fingerprint, fingerprint_source, surroundings
 from headrace.backends.inductor.host.shims import shims
 from headrace.backends.inductor.memory import Memory
 from headrace.backends.inductor.runner import CONSTANTS, INDEX
@@ -84,7 +84,7 @@ def _compiled(
 ) -> bytes:
     for name, parts in weights.items():
         module.register_buffer(name, stand_in(parts), persistent=False)
-    made: Any = compile_code(module, example, options, source)
+    made: Any = compile_code(module, example, options, source, _keeper(source))
     code = [Path(file) for file in made if isinstance(file, str) and Path(file).suffix in (".so", ".json")]
     (held,) = (file for file in made if isinstance(file, Mapping))
     constants = {name: value.detach() for name, (value, _) in held.items() if name not in weights}
@@ -95,6 +95,13 @@ def _compiled(
         with archive.open(CONSTANTS, "w") as file_:
             torch.save(constants, file_)
     return content.getvalue()
+
+
+def _keeper(source: str) -> Callable[[str, Callable[[], bytes]], bytes]:
+    """What has the cache keep the compiled file of C++ of ours, by all that it depends on."""
+    around = tuple(surroundings())  # now: settings change while torch compiles
+    label = f"C++ of Headrace, torch {torch.__version__}"
+    return lambda command, make: fetch(fingerprint_source(source, command, around), label, make)
 
 
 def write_package(package: Path, code: Code, memory: Memory) -> None:

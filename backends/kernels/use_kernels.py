@@ -87,10 +87,10 @@ class UseKernels:
         for node in list(graph.nodes):
             if node.target is ATTENTION_VARLEN:
                 blocks, rows = _tuned(node, self.family)
-                _replace(graph, node, _attention(graph, node, listed(TILES, rows), blocks))
+                graphs.replace(node, _attention(graph, node, listed(TILES, rows), blocks))
             elif node.target in PAGED:
                 blocks, rows = _paged_tuned(node, self.family)
-                _replace(graph, node, _paged(graph, node, listed(PAGED_TILES, rows), blocks, self.family))
+                graphs.replace(node, _paged(graph, node, listed(PAGED_TILES, rows), blocks, self.family))
             elif node.target is CONVOLUTION:
                 _convolve(graph, node, listed(TILES, ROWS))
             elif node.target is SHIFT:
@@ -175,9 +175,4 @@ def _widen(graph: fx.Graph, node: fx.Node, family: str) -> None:
 def _put(graph: fx.Graph, old: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
     with graph.inserting_before(old):
         new = graphs.call(graph, target, args)
-    _replace(graph, old, new)
-
-
-def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:
-    old.replace_all_uses_with(new)
-    graph.erase_node(old)
+    graphs.replace(old, new)

@@ -1,4 +1,4 @@
-"""The names that deployment users know a model's inputs and outputs by."""
+"""The names that deployment users know a model's inputs and outputs by: transformers' own, which tokenizers return."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from headrace.ir import CROSS, CacheKind, OutputKind, Program, Role
 BATCH, SEQUENCE = "batch_size", "sequence_length"
 # Of tokens that were run before, and of those with the new ones.
 PAST, TOTAL, ENCODED = "past_sequence_length", "total_sequence_length", "encoder_sequence_length"
-IDS, PADDING, POSITIONS, LENGTHS = "input_ids", "attention_mask", "position_ids", "sequence_lengths"
+IDS, TYPES, PADDING, POSITIONS = "input_ids", "token_type_ids", "attention_mask", "position_ids"
+LENGTHS = "sequence_lengths"
 # Beside an encoder's rows: which of those are real, and which of the decoder's own tokens.
 ENCODED_PADDING, DECODED_PADDING = "encoder_attention_mask", "decoder_attention_mask"
 # What an encoder made of a text, of which a decoder's first step makes what it crosses to, and whether it has done so.
 ENCODED_ROWS, CACHED = "encoder_hidden_states", "use_cache_branch"
-INPUTS = {Role.IDS: IDS, Role.PADDING: PADDING, Role.POSITIONS: POSITIONS, Role.TYPES: "token_type_ids"}
+INPUTS = {Role.IDS: IDS, Role.PADDING: PADDING, Role.POSITIONS: POSITIONS, Role.TYPES: TYPES}
 OUTPUTS = {
     OutputKind.HIDDEN: "last_hidden_state",
     OutputKind.EMBEDDING: "embedding",

@@ -136,6 +136,23 @@ def writes(target: OpOverload) -> bool:
     return bool(target._schema.is_mutable)
 
 
+def aliases(target: OpOverload) -> bool:
+    """Whether what the operator returns may lie in the memory of an argument."""
+    return any(one.alias_info is not None for one in target._schema.returns)
+
+
+def functional_of(target: OpOverload) -> OpOverload | None:
+    """Of an operator that writes into its first argument alone and returns it, the one that returns a new tensor."""
+    name, overload = target._schema.name.removeprefix("aten::"), target._overloadname
+    if written_arguments(target).count(True) != 1 or not name.endswith("_") or name.endswith("__"):
+        return None
+    found = getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
+    if not isinstance(found, OpOverload) or is_composite(found) or aliases(found):
+        return None
+    same = argument_names(found) == argument_names(target) and written_arguments(target)[0]
+    return found if same else None
+
+
 def written_arguments(target: OpOverload) -> list[bool]:
     """Of each argument of an operator, in order, whether it writes into it."""
     return [bool(one.alias_info and one.alias_info.is_write) for one in target._schema.arguments]
@@ -298,11 +315,18 @@ def guarded(exported: ExportedProgram, given: Iterable[str]) -> ExportedProgram:
     return exported
 
 
-def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping[str, Any], source: str = "") -> Any:
+def compile_code(
+    module: fx.GraphModule,
+    args: tuple[Any, ...],
+    options: Mapping[str, Any],
+    source: str,
+    keep: Callable[[str, Callable[[], bytes]], bytes],
+) -> Any:
     """Compile a module ahead of time.
 
     Args:
         source: C++ whose functions its code calls; it is compiled beside, and becomes part of the same library.
+        keep: gives what that C++ was compiled to by the same command before, else calls what compiles it.
 
     Returns:
         The files of the code, and the weights by name where the options leave them outside.
@@ -314,7 +338,7 @@ def compile_code(module: fx.GraphModule, args: tuple[Any, ...], options: Mapping
         chosen["cpp.vec_isa_ok"] = True
     from headrace.compat.torch_builds import brief_builds  # imports the compiler, which who only loads code never needs
 
-    with brief_builds(source), without_stacks(), without_code(), shapes_at_once():
+    with brief_builds(source, keep), without_stacks(), without_code(), shapes_at_once():
         return inductor.aot_compile(module, args, options=chosen)
 
 

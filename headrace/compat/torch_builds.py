@@ -75,11 +75,16 @@ inline bool regex_match(const string& text, smatch& found, const regex& pattern)
 """
 
 
+# What keeps a file that was compiled: it takes the command by which it is, and what compiles it where none is kept.
+Keep = Callable[[str, Callable[[], bytes]], bytes]
+
+
 @contextmanager
-def brief_builds(source: str = "") -> Iterator[None]:
+def brief_builds(source: str = "", keep: Keep = lambda _, make: make()) -> Iterator[None]:
     """Let torch compile the files of one library at once, without debug information and without what is not needed.
 
-    C++ of ours is a file of that library, which is compiled while torch still works out its own.
+    C++ of ours is a file of that library. It is the same of many models, so `keep` may have it from before, and else it
+    is compiled while torch still works out its own.
 
     What is compiled is the same code. A processor's instruction sets are told by the processor, as torch does, and
     whether the compiler knows them by its flags, in place of a library that is built and loaded for each.
@@ -91,7 +96,7 @@ def brief_builds(source: str = "") -> Iterator[None]:
         opened.enter_context(patch.object(cpp_builder, "_run_compile_cmd", builds))
         opened.enter_context(patch.object(cpu_vec_isa.VecISA, "check_build", _known))
         if source:
-            builds.begin(source)
+            builds.begin(source, keep)
         yield
 
 
@@ -103,7 +108,7 @@ class _Builds:
         self._running: list[Future[None]] = []
         self._objects: list[str] = []
 
-    def begin(self, source: str) -> None:
+    def begin(self, source: str, keep: Keep) -> None:
         """Compile a file that torch knows nothing of, as it compiles kernels."""
         file = Path(self._headers, "headrace.cpp")
         file.write_text(source)
@@ -111,9 +116,18 @@ class _Builds:
             vec_isa=cpu_vec_isa.pick_vec_isa(), device_type="cpu", aot_mode=True, compile_only=True
         )
         built = cpp_builder.CppBuilder("headrace", [str(file)], chosen, self._headers)
-        self._objects.append(built.get_target_file_path())
-        command = [*shlex.split(built.get_command_line()), "-g0"]
-        self._running.append(self._pool.submit(self._run, shlex.join(command), self._headers))
+        made = Path(built.get_target_file_path())
+        self._objects.append(str(made))
+        command = shlex.join([*shlex.split(built.get_command_line()), "-g0"])
+        self._running.append(self._pool.submit(self._compile_ours, command, made, keep))
+
+    def _compile_ours(self, command: str, made: Path, keep: Keep) -> None:
+        def compiled() -> bytes:
+            self._run(command, self._headers)
+            return made.read_bytes()
+
+        # The folder is another each time.
+        made.write_bytes(keep(command.replace(self._headers, ""), compiled))
 
     def __call__(self, command: str, cwd: str) -> None:
         words = shlex.split(command)

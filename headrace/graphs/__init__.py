@@ -14,7 +14,7 @@ from headrace.graphs.rewriter import (
 )
 from headrace.graphs.signature import bound_of, inputs_of, outputs_of, weights_of
 from headrace.graphs.storage import save
-from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertions, lift_weights
+from headrace.graphs.surgery import SIZE, call, counts_data, drop_data_assertions, lift_weights, replace
 
 __all__ = [
     "HALVES",
@@ -34,6 +34,7 @@ __all__ = [
     "keep_outputs",
     "lift_weights",
     "outputs_of",
+    "replace",
     "replace_output",
     "rewrite",
     "run",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from headrace.compat.torch import pytree
+from headrace.graphs.surgery import replace
 
 HALVES = (torch.bfloat16, torch.float16)
 SHORTER = {torch.float32: HALVES, torch.float64: (torch.float32, *HALVES)}
@@ -110,14 +111,20 @@ def evaluate(exported: ExportedProgram, nodes: Iterable[fx.Node], inputs: Mappin
     return {node: interpreter.env[node] for node in wanted}
 
 
-def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and everything that they are computed from."""
+def ancestors(
+    nodes: Iterable[fx.Node], reads: Callable[[fx.Node], list[fx.Node]] = lambda node: node.all_input_nodes
+) -> set[fx.Node]:
+    """The nodes and everything that they are computed from.
+
+    Args:
+        reads: by way of which nodes to look at what a node is computed from.
+    """
     found, todo = set[fx.Node](), list(nodes)
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo += node.all_input_nodes
+            todo += reads(node)
     return found
 
 
@@ -135,8 +142,7 @@ def flat_module(exported: ExportedProgram) -> fx.GraphModule:
             with graph.inserting_before(node):
                 weight = graph.create_node("get_attr", name)
             weight.meta = node.meta
-            node.replace_all_uses_with(weight)
-            graph.erase_node(node)
+            replace(node, weight)
     return fx.GraphModule(held, graph)
 
 

@@ -37,6 +37,12 @@ def call(
     return node
 
 
+def replace(old: fx.Node, new: fx.Node) -> None:
+    """Have all that reads a node read another, and erase it."""
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)
+
+
 def fake_mode(graph: fx.Graph) -> Any:
     """The mode that the graph's example values were made in: new values are made in it too."""
     return next(node.meta["val"].fake_mode for node in graph.nodes if hasattr(node.meta.get("val"), "fake_mode"))
@@ -85,8 +91,7 @@ def lift_weights(module: fx.GraphModule) -> list[Tensor]:
             with graph.inserting_after(last):
                 last = inputs[name] = graph.placeholder(f"weight_{len(inputs)}")
             last.meta = dict(node.meta)
-        node.replace_all_uses_with(inputs[name])
-        graph.erase_node(node)
+        replace(node, inputs[name])
     module.recompile()
     return weights
 

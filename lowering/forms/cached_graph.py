@@ -196,8 +196,7 @@ class CachedGraph:
                 *([row.value_map.shape[1]] if row else []),
             ))  # fmt: skip
             rows = call(A.unsqueeze.default, (self._off_row(new, row, order) if row else new, 0))
-        node.replace_all_uses_with(rows)
-        self.graph.erase_node(node)
+        graphs.replace(node, rows)
 
     def _row(self, row: Compressed) -> fx.Node:
         """[T, 1, C]: what is kept of each token."""
@@ -245,8 +244,7 @@ class CachedGraph:
             given = (table, offsets, lengths, args["sinks"], args["scale"], args["softcap"])
             new = call(ATTENTION_CROSS, (q, keys, values, *given))
             rows = call(A.unsqueeze.default, (new, 0))
-        node.replace_all_uses_with(rows)
-        self.graph.erase_node(node)
+        graphs.replace(node, rows)
 
     def _take_target(self) -> None:
         """The decoder's own sequence is the one that grows; the encoder's inputs go with what read them."""
@@ -288,8 +286,7 @@ class CachedGraph:
         told = [self._of(role) for role in (Role.ROWS, Role.OFFSETS, Role.CONTEXT)]
         with self.graph.inserting_before(node):
             new = self.graph.call_function(kind.going_on, (*args, state, *told))
-        node.replace_all_uses_with(new)
-        self.graph.erase_node(node)
+        graphs.replace(node, new)
 
     def _pool(self, node: fx.Node, order: int) -> None:
         """What is pooled of a text so far is kept; its last row is there when it is asked for."""
@@ -305,8 +302,7 @@ class CachedGraph:
             target, args = POOL_STATE, (hidden, kind, state, self._of(Role.ROWS), offsets, self._of(Role.CONTEXT))
         with self.graph.inserting_before(node):
             new = self.graph.call_function(target, args)
-        node.replace_all_uses_with(new)
-        self.graph.erase_node(node)
+        graphs.replace(node, new)
 
     def outputs(self) -> tuple[Output, ...]:
         """What the graph returns: the program's outputs but the rows that a head reads."""
@@ -328,7 +324,7 @@ class CachedGraph:
         """Let the head of an answer read the rows that are asked for, and no others."""
         wanted, _, _ = map(self._of, (Role.WANTED, Role.OFFSETS, Role.CONTEXT))
         cut: fx.Node = next((node for node in hidden if _passes(answer, node)), answer)
-        of_answer, of_pooled = _read_by([answer]), _read_by(pooled)
+        of_answer, of_pooled = graphs.ancestors([answer]), graphs.ancestors(pooled)
         users = [user for user in cut.users if user in of_answer]
         if cut is not answer and of_pooled.intersection(users):  # what pools reads every row of what the head does
             cut = answer
@@ -346,20 +342,8 @@ class CachedGraph:
         if padding is not None:
             with self.graph.inserting_after(self.last):
                 ones = self.graph.call_function(A.ones_like.default, (self.given[Role.IDS],))
-            padding.replace_all_uses_with(ones)
-            self.graph.erase_node(padding)
+            graphs.replace(padding, ones)
             drop_ones(ones)
-
-
-def _read_by(nodes: list[fx.Node]) -> set[fx.Node]:
-    """Those nodes, and all that they are computed from."""
-    found, todo = set[fx.Node](), list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += node.all_input_nodes
-    return found
 
 
 def _passes(answer: fx.Node, cut: fx.Node) -> bool:

@@ -137,17 +137,17 @@ def _swap(module: fx.GraphModule, program: Program) -> list[bool]:
         offsets = graph.placeholder(OFFSETS)
     for node in list(graph.nodes):
         if node.target is ATTENTION:
-            _replace(graph, node, _attention(module, node, offsets, *next(left)))
+            graphs.replace(node, _attention(module, node, offsets, *next(left)))
         elif node.target is POOL:
             pool = arguments(node)
             with graph.inserting_before(node):
                 new = graph.call_function(POOL_VARLEN, (pool["hidden"], offsets, pool["kind"]))
-            _replace(graph, node, new)
+            graphs.replace(node, new)
         elif (kind := RECURRENCES.get(node.target)) is not None:
             with graph.inserting_before(node):
                 new = graph.call_function(kind.varlen, (*arguments(node).values(), offsets))
             recovered[new] = node not in announced
-            _replace(graph, node, new)
+            graphs.replace(node, new)
     for node in list(graph.nodes):
         # An assertion has an effect, so it would keep alive what it looks at.
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -156,8 +156,7 @@ def _swap(module: fx.GraphModule, program: Program) -> list[bool]:
     with graph.inserting_after(offsets):
         # Every token of a packed row is real. What still reads the padding (sizes, a product with it) sees ones.
         ones = graph.call_function(torch.ops.aten.ones_like.default, (ids,))
-    padding.replace_all_uses_with(ones)
-    graph.erase_node(padding)
+    graphs.replace(padding, ones)
     drop_ones(ones)
     graph.eliminate_dead_code()
     return [recovered[node] for node in graph.nodes if node in recovered]
@@ -199,11 +198,6 @@ def _recurrent_specs(
 def _state(kind: Recurrence, node: fx.Node) -> tuple[int, ...]:
     values = (arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[:-1])
     return tuple(int(size) for size in kind.state_sizes(tuple(values)))
-
-
-def _replace(graph: fx.Graph, old: fx.Node, new: fx.Node) -> None:
-    old.replace_all_uses_with(new)
-    graph.erase_node(old)
 
 
 def _attention(module: fx.GraphModule, node: fx.Node, offsets: fx.Node, order: int, bias: Distance | None) -> fx.Node:

@@ -113,5 +113,4 @@ def _swap(graph: fx.Graph, held: dict[str, Tensor], large: set[str]) -> None:
             weight, scale = given[f"{layer.weight}_fp8"], given[f"{layer.weight}_fp8_scale"]
             with graph.inserting_before(layer.node):
                 swapped = graphs.call(graph, LINEAR_FP8, (layer.rows, weight, scale, layer.bias), like=layer.node)
-            layer.node.replace_all_uses_with(swapped)
-            graph.erase_node(layer.node)
+            graphs.replace(layer.node, swapped)

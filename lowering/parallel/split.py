@@ -84,8 +84,7 @@ class SplitHeads:
             product = graphs.call(graph, target, (one.rows, one.weight), like=node)
             summed = graphs.call(graph, WAIT, (graphs.call(graph, ALL_REDUCE, (product, "sum", self.group)),))
             made = summed if one.bias is None else graphs.call(graph, aten.add.Tensor, (summed, one.bias))
-        node.replace_all_uses_with(made)
-        graph.erase_node(node)
+        graphs.replace(node, made)
 
     def _narrow(self, node: fx.Node, shards: Mapping[str, Shard], sizes: Mapping[str, tuple[Any, ...]]) -> None:
         """Say sizes and places of the part, where a node says those of the whole."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from headrace import graphs
 from headrace.compat.torch import schema_arguments
 from headrace.errors import TraceError
 from headrace.ops.recurrent import CAUSAL_CONV1D, TOKEN_SHIFT
@@ -35,8 +36,7 @@ def _put(graph: fx.Graph, old: fx.Node, target: Any, args: tuple[Any, ...]) -> N
     with graph.inserting_before(old):
         new = graph.call_function(target, args)
     new.meta["val"] = args[0].meta["val"]
-    old.replace_all_uses_with(new)
-    graph.erase_node(old)
+    graphs.replace(old, new)
 
 
 def _along_tokens(node: fx.Node) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
+from headrace import graphs
 from headrace.errors import AttentionTypeError
 from headrace.graphs.provenance import provenance
 from headrace.graphs.views import arguments, attention_nodes
@@ -30,7 +30,7 @@ class TypeAttention:
         _refuse_hidden_attention(program, nodes)
         reads = reads_of(program.graph)
         cross = crossing(program, reads)
-        feeding = _ancestors([arguments(node)["k"] for node in cross])
+        feeding = graphs.ancestors(arguments(node)["k"] for node in cross)
         specs = tuple(
             _spec(
                 node,
@@ -100,7 +100,11 @@ def crossing(program: Program, reads: dict[fx.Node, frozenset[str]]) -> list[fx.
 
 def _refuse_one_sequence(node: fx.Node, cross: list[fx.Node], reads: dict[fx.Node, frozenset[str]]) -> None:
     """An encoder and a decoder share their inputs and weights, and no row that was made from them."""
-    own, other = (_ancestors([arguments(node)[name]], past=cross) for name in "qk")
+
+    def reads_past_cross(one: fx.Node) -> list[fx.Node]:
+        return [arguments(one)["q"]] if one in cross else one.all_input_nodes
+
+    own, other = (graphs.ancestors([arguments(node)[name]], reads_past_cross) for name in "qk")
     shared = [one for one in own & other if reads[one] and _is_float(one)]
     if shared:
         raise AttentionTypeError(
@@ -113,17 +117,6 @@ def _refuse_one_sequence(node: fx.Node, cross: list[fx.Node], reads: dict[fx.Nod
 def _is_float(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _ancestors(nodes: list[fx.Node], past: Sequence[fx.Node] = ()) -> set[fx.Node]:
-    """What the nodes are computed from; of the attentions to look `past`, by way of their queries alone."""
-    found, todo = set[fx.Node](), list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += [arguments(node)["q"]] if node in past else node.all_input_nodes
-    return found
 
 
 def _type(node: fx.Node, cross: bool, feeds_cross: bool) -> AttentionType:

@@ -118,7 +118,7 @@ def _tolerance(bias: Tensor) -> float:
 
 def _table(bias: Tensor, mask: MaskKind, window: Window, free: bool) -> Tensor | None:
     """[H, 2 * L - 1], the bias [H, L, L] by the distance from -(L - 1) on; None where seen values say otherwise."""
-    length, tables = bias.shape[1], []
+    length, tables, tolerance = bias.shape[1], [], _tolerance(bias)
     place = torch.arange(length)
     index = place[None, :] - place[:, None] + length - 1
     seen = visible(place[:, None], place[None, :], mask, window)
@@ -126,7 +126,7 @@ def _table(bias: Tensor, mask: MaskKind, window: Window, free: bool) -> Tensor |
         rows = head - head.diagonal()[:, None] if free else head
         table = torch.cat([rows[-1], rows[0, 1:]])
         off = (rows - table[index]).abs()
-        if float((off if seen is None else off[seen]).max()) > _tolerance(bias):
+        if float((off if seen is None else off[seen]).max()) > tolerance:
             return None
         tables.append(table)
     return torch.stack(tables)

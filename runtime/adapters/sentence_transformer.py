@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.onnx.names import IDS
 from headrace.errors import InputError
 from headrace.ir import Similarity, Task
 from headrace.runtime.adapters import mteb
@@ -17,7 +18,6 @@ from headrace.runtime.model import CompiledModel
 from headrace.runtime.tasks.answers.precision import Precision, quantised, read_precision
 from headrace.runtime.tasks.answers.vectors import normalise, similarity, similarity_pairwise
 from headrace.runtime.text.prompts import Verbatim
-from headrace.runtime.text.tokenizer.keys import IDS
 from headrace.tasks import answering
 
 if TYPE_CHECKING:

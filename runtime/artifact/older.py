@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.backends.onnx.names import DECODED_PADDING, IDS, INPUTS
 from headrace.ir import OFFSETS, Role
 
-# What each input held before manifests said it: then it was known by its name alone.
-ROLES = {
-    "input_ids": Role.IDS,
-    "attention_mask": Role.PADDING,
-    "position_ids": Role.POSITIONS,
-    "token_type_ids": Role.TYPES,
-    "decoder_input_ids": Role.TARGET_IDS,
-    "decoder_attention_mask": Role.TARGET_PADDING,
-    OFFSETS: Role.OFFSETS,
-    "pixel_values": Role.ARRAY,
-    "input_values": Role.ARRAY,
-    "input_features": Role.ARRAY,
-}
+# What each input held before manifests said it: then it was known by its name alone, which ONNX files keep. What else
+# a model reads are arrays, and those alone are no whole numbers.
+ROLES = {name: role for role, name in INPUTS.items()}
+ROLES |= {f"decoder_{IDS}": Role.TARGET_IDS, DECODED_PADDING: Role.TARGET_PADDING, OFFSETS: Role.OFFSETS}
 
 
 def fill_roles(manifest: dict[str, Any]) -> None:
-    """Give every input of a manifest that has no role the one that its name says; what is no input stays as it is."""
+    """Give every input of a manifest that has no role the one it had; what is no input stays as it is."""
     for given in _inputs(manifest):
-        if "role" not in given and (role := ROLES.get(str(given.get("name")))):
+        array = Role.ARRAY if str(given.get("dtype")).startswith("float") else None
+        if "role" not in given and (role := ROLES.get(str(given.get("name")), array)):
             given["role"] = role.value
 
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.onnx.names import IDS
 from headrace.errors import InputError, missing_library
 from headrace.runtime.generate.options import GenerateOptions
 from headrace.runtime.generate.rules import as_bits
-from headrace.runtime.text.tokenizer.keys import IDS
 
 Bits = NDArray[np.int32]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.onnx.names import IDS, TYPES
 from headrace.errors import InputError, InputTooLongError
 from headrace.ir import Program, Role
 from headrace.runtime.ragged import Ragged, as_ragged
@@ -17,7 +18,6 @@ from headrace.runtime.text.bounds import Bound
 from headrace.runtime.text.columns import unpacked
 from headrace.runtime.text.encoded import Encoded, Tokens
 from headrace.runtime.text.prefetch import Sizes, parts_of
-from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 from headrace.runtime.text.validate import many, read_array
 
 # Numbers of some requests: all in one array, or each for itself.

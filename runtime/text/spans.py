@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.runtime.text.tokenizer.keys import IDS
+from headrace.backends.onnx.names import IDS
 
 
 @dataclass(frozen=True, eq=False)

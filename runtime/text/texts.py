@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from tokenizers import normalizers
 
+from headrace.backends.onnx.names import TYPES
 from headrace.errors import InputError, warn
 from headrace.ir import Program, Role
 from headrace.runtime.places import IN_ORDER, Places
@@ -27,7 +28,6 @@ from headrace.runtime.text.ids import are_ids, read_ids, read_requests
 from headrace.runtime.text.prefetch import PACKED, Sizes, in_parts, made_ahead
 from headrace.runtime.text.prompts import find_prompt, require_unicode
 from headrace.runtime.text.reading import Part, Reading
-from headrace.runtime.text.tokenizer.keys import TYPES
 from headrace.runtime.text.tokenizer.reader import Reader
 from headrace.runtime.text.truncation import (
     Piece,

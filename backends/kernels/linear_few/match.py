@@ -29,5 +29,4 @@ class UseLinearAny:
             if values[1].is_contiguous() and values[0].dtype is values[1].dtype:
                 with graph.inserting_before(node):
                     made = graphs.call(graph, LINEAR_ANY, (x, weight, bias[0] if bias else None))
-                node.replace_all_uses_with(made)
-                graph.erase_node(node)
+                graphs.replace(node, made)

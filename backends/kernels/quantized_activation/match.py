@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
+from headrace import graphs
 from headrace.backends.gpu.passes.scaled_products import product
 from headrace.backends.kernels.linear_activation.match import Activated, activations
 from headrace.backends.kernels.quantized_activation.op import WIDEST
@@ -46,8 +47,7 @@ def _fuse(graph: fx.Graph, found: Activated, reader: fx.Node) -> None:
         arguments = (found.linear, found.kind, found.gated, found.late, *reader.args[1:])
         made = graph.call_function(activated_product, arguments)
     made.meta["val"] = reader.meta["val"]
-    reader.replace_all_uses_with(made)
-    graph.erase_node(reader)
+    graphs.replace(reader, made)
 
 
 def _reader(node: fx.Node) -> fx.Node | None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.backends.onnx.names import IDS, TYPES
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.tokenizer.equivalence import PROBES, alike
-from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 
 
 def read_direct(tokenizer: Any, columns: list[list[str]], longest: int | None = None) -> list[Any]:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headrace.backends.onnx.names import IDS, TYPES
 from headrace.runtime.text.encoded import Encoded
 from headrace.runtime.text.spans import Spans, read_spans
 from headrace.runtime.text.tokenizer.fast import as_encoded, own_tokens, read_direct, reads_alike, types_alone
-from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 from headrace.runtime.text.truncation import Piece, Strategy, kept
 from headrace.utils.forks import Guard
 

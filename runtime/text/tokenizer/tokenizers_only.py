@@ -11,9 +11,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from headrace.backends.onnx.names import IDS, TYPES
 from headrace.errors import ArtifactError
 from headrace.runtime.text.tokenizer.equivalence import alike
-from headrace.runtime.text.tokenizer.keys import IDS, TYPES
 
 FILE = "tokenizer.json"
 # What transformers writes beside it, and reads again to make the tokenizer that wrote it.

@@ -23,7 +23,13 @@ from tests.backends.kernels.test_attention import patch_interpreter, rmse, run_i
 SIZE = 16
 # Of each sequence the tokens that came before the step's, and the step's: decoding, prefill, pieces of it, nobody.
 STEP = ((37, 1), (0, 5), (16, 3), (100, 1), (0, 0), (7, 20), (31, 1), (0, 1))
-MERGED = ("causal", "a row", "codes", "everything")
+# What an interpreter runs by default: each of what a case can have, alone where it is in no other of these.
+DEFAULT = (
+    "causal", "one key head", "head by head", "window to itself", "chunked", "alibi", "keys of an earlier layer",
+    "a row", "a row that is all value", "codes", "codes of rows", "everything in codes", "everything",
+)  # fmt: skip
+# Of those, what it runs in bfloat16 too, and with keys that are not split.
+MERGED = ("a row", "codes", "everything")
 FILLING = 3  # tokens of no sequence at the end: a captured step is rarely full
 BLOCKS = tuning.Blocks(32, 16, 4, 1, pack=4)
 
@@ -227,7 +233,8 @@ def interpreted(whole: bool = False) -> None:
     """The kernels on the CPU; called in a process whose environment has TRITON_INTERPRET.
 
     Args:
-        whole: every case without splits too. Otherwise those of MERGED: splits are joined over what each case computes.
+        whole: every case, in both dtypes, with splits and without. Otherwise those of DEFAULT with splits, and of them
+            those of MERGED in bfloat16, and without splits in float32: splits are joined over what each case computes.
     """
     from headrace.backends.kernels.attention import paged
 
@@ -235,7 +242,9 @@ def interpreted(whole: bool = False) -> None:
     for programs in (1, 64):  # without splits, and with
         paged.PROGRAMS = programs
         for (name, case), dtype in itertools.product(CASES.items(), (torch.float32, torch.bfloat16)):
-            if name not in MERGED and (dtype == torch.bfloat16 or (programs == 1 and not whole)):
+            plain = dtype == torch.float32 and programs > 1
+            both = dtype == torch.bfloat16 and programs == 1
+            if not (whole or (name in DEFAULT and plain) or (name in MERGED and not both)):
                 continue
             try:
                 check(case, dtype)
@@ -246,14 +255,14 @@ def interpreted(whole: bool = False) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
 def test_kernels_under_the_interpreter() -> None:
-    """Every mask, bias and head size against float64, keys split; some of them whole too. And rotated into a cache."""
+    """Every mask and bias against float64, keys split; some of them whole too. And rotated into a cache."""
     checks = "interpreted(); check_rotation('cpu'); check_codes('cpu')"
     run_interpreted(f"from tests.backends.kernels.test_paged import *; {checks}")
 
 
-@pytest.mark.slow(reason="every case by keys that are not split too: by default two of them")
+@pytest.mark.slow(reason="every case in both dtypes, by keys that are split and not: by default thirteen, three so")
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton: pip install triton")
-def test_every_case_without_splits_under_the_interpreter() -> None:
+def test_every_case_under_the_interpreter() -> None:
     run_interpreted("from tests.backends.kernels.test_paged import interpreted\ninterpreted(whole=True)")
 
 

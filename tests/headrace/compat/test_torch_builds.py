@@ -1,7 +1,9 @@
 """What compiles torch's code in less time: how its runtime reads names, and what is asked of the compiler."""
 
+import ctypes
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,39 @@ def test_a_file_that_cannot_be_compiled_fails_its_library(tmp_path: Path) -> Non
         with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
             cpp_builder._run_compile_cmd(f"c++ {tmp_path}/a.kernel.o -o {tmp_path}/a.so", str(tmp_path))
     assert cpp_builder._run_compile_cmd is run
+
+
+OURS = 'extern "C" int ours() { return 7; }'
+
+
+def test_our_file_is_compiled_once_and_linked_each_time(tmp_path: Path) -> None:
+    """By a command that is the same each time, though it is compiled in a folder of its own."""
+    kept: dict[str, bytes] = {}
+    made = 0
+
+    def keep(command: str, make: Callable[[], bytes]) -> bytes:
+        nonlocal made
+        if command not in kept:
+            kept[command], made = make(), made + 1
+        return kept[command]
+
+    for place in (tmp_path / "first", tmp_path / "second"):
+        place.mkdir()
+        (place / "a.cpp").write_text('extern "C" int ours(); extern "C" int theirs() { return ours(); }')
+        with brief_builds(OURS, keep):
+            cpp_builder._run_compile_cmd(f"c++ -fPIC -c {place}/a.cpp -o {place}/a.kernel.o", str(place))
+            cpp_builder._run_compile_cmd(f"c++ -shared {place}/a.kernel.o -o {place}/a.so", str(place))
+        assert ctypes.CDLL(str(place / "a.so")).theirs() == 7
+    assert made == len(kept) == 1
+
+
+def test_our_file_that_cannot_be_compiled_fails_its_library_and_is_not_kept(tmp_path: Path) -> None:
+    kept: list[bytes] = []
+
+    def keep(_: str, make: Callable[[], bytes]) -> bytes:
+        kept.append(make())
+        return kept[0]
+
+    with brief_builds("int ours( {", keep), pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
+        cpp_builder._run_compile_cmd(f"c++ -shared -o {tmp_path}/a.so", str(tmp_path))
+    assert not kept

@@ -35,6 +35,23 @@ def test_what_says_its_roles_keeps_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "dtype", "role"),
+    [
+        ("decoder_input_ids", "int64", "target_ids"),
+        ("decoder_attention_mask", "int64", "target_padding"),
+        ("cu_seqlens", "int32", "offsets"),
+        ("pixel_values", "float32", "array"),
+        ("input_values", "float32", "array"),
+        ("input_features", "float16", "array"),
+    ],
+)
+def test_inputs_of_other_models(name: str, dtype: str, role: str) -> None:
+    given: dict[str, Any] = {"name": name, "dtype": dtype}
+    fill_roles({"program": {"inputs": [given]}, "lanes": {}})
+    assert given["role"] == role
+
+
+@pytest.mark.parametrize(
     "manifest",
     [
         {"program": {"inputs": [{"name": "own"}, {"name": ["input_ids"]}, 3, None]}, "lanes": {}},
