@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from headrace.backends.inductor.compiled import Compiled, load_package
+from headrace.backends.inductor.host.varlen import attentions
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.backends.interface import Choice
 from headrace.compat.torch_cpu import multiplies_bfloat16, tile_dtypes
@@ -76,9 +78,10 @@ def _choices(program: Program) -> Iterator[Choice]:
         yield Choice("rows", "packed", "no padding is computed")
     elif program.nodes.recurrent:
         yield Choice("rows", "padded", "recurrences of several sequences are made in one go, of like length")
-    if program.nodes.attention and program.form.layout is not Layout.CACHED:
-        how = "each sequence alone, in C++ of Headrace" if packed else "scaled_dot_product_attention"
-        yield Choice("attention", how, "its rows are packed" if packed else "its rows are padded")
+    if program.nodes.attention and packed:
+        yield from _attention(program)
+    elif program.nodes.attention and program.form.layout is Layout.PADDED:
+        yield Choice("attention", "scaled_dot_product_attention", "its rows are padded")
     if getattr(torch, program.dtype) in tile_dtypes():
         how = "tiles of packed weights, with norms, residuals and activations in the same pass"
         yield Choice("products", how, f"{capability} multiplies tiles of {program.dtype}")
@@ -87,3 +90,15 @@ def _choices(program: Program) -> Iterator[Choice]:
     if program.dtype == "float32" and multiplies_bfloat16():
         why = 'the model is held so, or it was asked for; dtype="bfloat16" multiplies twice as fast on this processor'
         yield Choice("dtype", "float32", why)
+
+
+def _attention(program: Program) -> Iterator[Choice]:
+    """What attends over packed rows, by what the compiled graph will call."""
+    reasons = [why for _, why in attentions(program.graph.graph)]
+    left = Counter(filter(None, reasons))
+    taken, among = len(reasons) - left.total(), len(reasons)
+    if taken:
+        some = f", for {taken} of {among}" if left else ""
+        yield Choice("attention", f"each sequence alone, in C++ of Headrace{some}", "its rows are packed")
+    for why, count in left.items():
+        yield Choice("attention", f"each sequence alone, operator by operator, for {count} of {among}", why)

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from headrace import graphs
 from headrace.backends import cpu
 from headrace.backends.inductor import compile as compiler
+from headrace.backends.inductor.host.varlen import ATTENTION_VARLEN_HOST, use_host_varlen
 from headrace.compat import torch_cpu
 from headrace.errors import HeadraceWarning
 from headrace.ir import AttentionType, Layout
+from headrace.ops.packed import ATTENTION_VARLEN
 from tests.synthetic import facts
 
 FLOAT, HALF = torch.float32, torch.bfloat16
@@ -72,6 +76,50 @@ def test_the_plan_names_what_multiplies_and_what_would_be_faster(there: bool, pr
     processor("AVX2", there)
     plan = {choice.about: f"{choice.what}: {choice.why}" for choice in cpu.Cpu().plan(program)}
     assert plan["products"] == "torch's: AVX2 multiplies no tiles of float32"
+
+
+class Attentions(nn.Module):
+    """One attention over packed rows for each dtype of its keys and of its values."""
+
+    def __init__(self, kinds: list[tuple[torch.dtype, torch.dtype]]) -> None:
+        super().__init__()
+        self.kinds = kinds
+
+    def forward(self, q: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
+        form = (None, None, 1.0, "causal", [-1, 0], 0.0, "none", 8)
+        given = [(q, q.to(keys), q.to(values)) for keys, values in self.kinds]
+        return [ATTENTION_VARLEN(*each, cu_seqlens, *form) for each in given]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ([(FLOAT, FLOAT)] * 2, [("each sequence alone, in C++ of Headrace", "its rows are packed")]),
+        (
+            [(FLOAT, FLOAT), (FLOAT, HALF)],
+            [
+                ("each sequence alone, in C++ of Headrace, for 1 of 2", "its rows are packed"),
+                ("each sequence alone, operator by operator, for 1 of 2", "q, k and v are float32, float32, bfloat16"),
+            ],
+        ),
+        (
+            [(HALF, FLOAT)] * 2,
+            [("each sequence alone, operator by operator, for 2 of 2", "q, k and v are float32, bfloat16, float32")],
+        ),
+    ],
+    ids=["all", "some", "none"],
+)
+def test_the_plan_says_of_each_attention_what_the_compiled_graph_calls(
+    kinds: list[tuple[torch.dtype, torch.dtype]], said: list[tuple[str, str]]
+) -> None:
+    given = torch.zeros(3, 1, 4), torch.tensor([0, 1, 3], dtype=torch.int32)
+    graph = torch.export.export(Attentions(kinds), given)
+    program = facts(*[AttentionType.DECODER] * len(kinds), exported=graph, layout=Layout.PACKED)
+    plan = [(choice.what, choice.why) for choice in cpu.Cpu().plan(program) if choice.about == "attention"]
+    assert plan == said
+    targets = [node.target for node in graphs.rewrite(graph, use_host_varlen).graph.nodes]
+    left = sum(len({FLOAT, *each}) > 1 for each in kinds)
+    assert (targets.count(ATTENTION_VARLEN_HOST), targets.count(ATTENTION_VARLEN)) == (len(kinds) - left, left)
 
 
 def test_programs_are_packed() -> None:
