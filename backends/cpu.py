@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from headrace.backends.inductor.compiled import Compiled, load_package
+from headrace.backends.inductor.host.dense import OWN_COLUMNS, tiles_of
 from headrace.backends.inductor.host.varlen import attentions
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.backends.interface import Choice
-from headrace.compat.torch_cpu import multiplies_bfloat16, tile_dtypes
+from headrace.compat.torch_cpu import multiplies_bfloat16
 from headrace.errors import TargetError, warn
 from headrace.ir import Layout, Program
 from headrace.utils.scratch import require_temporary
@@ -58,7 +59,8 @@ class Cpu(OnTensors):
 
     def compile(self, program: Program) -> Compiled:
         """Compile ahead of time; a warning says where bfloat16 is slower than float32 on this processor."""
-        if program.dtype == "bfloat16" and not multiplies_bfloat16():
+        widened = program.form.layout is Layout.PACKED and tiles_of(torch.bfloat16) is not None
+        if program.dtype == "bfloat16" and not multiplies_bfloat16() and not widened:
             warn(
                 "This processor has no products of bfloat16 (AVX512-BF16 or AMX), so that bfloat16 is slower than "
                 'float32 here. Pass dtype="float32" unless memory is what is short.'
@@ -82,14 +84,25 @@ def _choices(program: Program) -> Iterator[Choice]:
         yield from _attention(program)
     elif program.nodes.attention and program.form.layout is Layout.PADDED:
         yield Choice("attention", "scaled_dot_product_attention", "its rows are padded")
-    if getattr(torch, program.dtype) in tile_dtypes():
-        how = "tiles of packed weights, with norms, residuals and activations in the same pass"
-        yield Choice("products", how, f"{capability} multiplies tiles of {program.dtype}")
-    else:
-        yield Choice("products", "torch's", f"{capability} multiplies no tiles of {program.dtype}")
+    yield _products(program, capability)
     if program.dtype == "float32" and multiplies_bfloat16():
         why = 'the model is held so, or it was asked for; dtype="bfloat16" multiplies twice as fast on this processor'
         yield Choice("dtype", "float32", why)
+    elif program.dtype == "float32":
+        yield Choice("dtype", "float32", f"{capability} here has no products of bfloat16 (AVX512-BF16, AMX)")
+
+
+def _products(program: Program, capability: str) -> Choice:
+    """What multiplies the rows of linear layers."""
+    dtype = getattr(torch, program.dtype)
+    tiles = None if program.form.layout is Layout.CACHED else tiles_of(dtype)
+    if tiles is None:
+        return Choice("products", "torch's", f"{capability} multiplies no tiles of {program.dtype}")
+    whose = "Headrace's" if tiles.columns == OWN_COLUMNS else "torch's"
+    how = f"{whose}, of tiles of packed weights, with norms, residuals and activations in the same pass"
+    widened = dtype is torch.bfloat16 and not tiles.paired
+    what = "float32, to which bfloat16 is widened as it is read" if widened else program.dtype
+    return Choice("products", how, f"{capability} multiplies tiles of {what}")
 
 
 def _attention(program: Program) -> Iterator[Choice]:

@@ -15,7 +15,7 @@ from headrace.backends.inductor import compile as compiler
 from headrace.backends.inductor.host.varlen import ATTENTION_VARLEN_HOST, use_host_varlen
 from headrace.compat import torch_cpu
 from headrace.errors import HeadraceWarning
-from headrace.ir import AttentionType, Layout
+from headrace.ir import AttentionType, Cache, CacheGroup, CacheKind, Layout, MaskKind, Program
 from headrace.ops.packed import ATTENTION_VARLEN
 from tests.synthetic import facts
 
@@ -50,32 +50,67 @@ def test_tiles_are_of_what_the_processor_multiplies(
     assert torch_cpu.tile_dtypes() == dtypes
 
 
+def laid_out(layout: Layout, dtype: str) -> Program:
+    """Facts of a program with one attention, which keeps keys where it is cached."""
+    program = facts(AttentionType.DECODER, dtype=dtype)
+    if layout is not Layout.CACHED:
+        return program.with_(layout=layout)
+    group = CacheGroup("full", MaskKind.CAUSAL)
+    kept = (Cache("k_0", CacheKind.PAGED, (1, 8), dtype, group.name),)
+    return program.with_(layout=layout, caches=kept, groups=(group,), block=4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("there", [True, False], ids=["products", "none"])
+@pytest.mark.parametrize("layout", [Layout.PACKED, Layout.PADDED, Layout.CACHED])
+@pytest.mark.parametrize(
+    ("capability", "there"), [("AVX512", True), ("AVX512", False), ("AVX2", False), ("DEFAULT", False)]
+)
 def test_bfloat16_is_warned_of_where_it_is_slower(
-    dtype: str, there: bool, processor: Any, monkeypatch: pytest.MonkeyPatch
+    dtype: str, layout: Layout, capability: str, there: bool, processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processor("AVX512", there)
+    processor(capability, there)
     done: list[Any] = []
     monkeypatch.setattr(compiler, "compile_program", done.append)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        cpu.Cpu().compile(facts(dtype=dtype))
+        cpu.Cpu().compile(laid_out(layout, dtype))
     told = [str(one.message) for one in said if issubclass(one.category, HeadraceWarning)]
     assert len(done) == 1
-    assert [("no products of bfloat16" in one) for one in told] == [True] * (dtype == "bfloat16" and not there)
+    widened = layout is Layout.PACKED and capability != "DEFAULT"
+    slower = dtype == "bfloat16" and not there and not widened
+    assert [("no products of bfloat16" in one) for one in told] == [True] * slower
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["products", "none"])
-def test_the_plan_names_what_multiplies_and_what_would_be_faster(there: bool, processor: Any) -> None:
+def test_the_plan_names_the_dtype_and_why(there: bool, processor: Any) -> None:
     processor("AVX512", there)
-    program = facts(AttentionType.ENCODER_ONLY)
-    plan = {choice.about: f"{choice.what}: {choice.why}" for choice in cpu.Cpu().plan(program)}
-    assert "tiles of float32" in plan["products"]
-    assert ("bfloat16" in plan.get("dtype", "")) == there
-    processor("AVX2", there)
-    plan = {choice.about: f"{choice.what}: {choice.why}" for choice in cpu.Cpu().plan(program)}
-    assert plan["products"] == "torch's: AVX2 multiplies no tiles of float32"
+    plan = {choice.about: choice for choice in cpu.Cpu().plan(facts(AttentionType.ENCODER_ONLY))}
+    assert plan["dtype"].what == "float32"
+    assert ("multiplies twice as fast" in plan["dtype"].why) == there
+    assert ("has no products of bfloat16" in plan["dtype"].why) == (not there)
+    assert "dtype" not in {choice.about for choice in cpu.Cpu().plan(facts(dtype="bfloat16"))}
+
+
+@pytest.mark.parametrize(
+    ("capability", "there", "dtype", "layout", "whose", "why"),
+    [
+        ("AVX512", True, "float32", Layout.PADDED, "torch's, of tiles", "AVX512 multiplies tiles of float32"),
+        ("AVX512", True, "bfloat16", Layout.PADDED, "torch's, of tiles", "AVX512 multiplies tiles of bfloat16"),
+        ("AVX512", False, "bfloat16", Layout.PADDED, "torch's, of tiles", "float32, to which bfloat16 is widened"),
+        ("AVX2", False, "float32", Layout.PADDED, "Headrace's, of tiles", "AVX2 multiplies tiles of float32"),
+        ("AVX2", False, "bfloat16", Layout.PADDED, "Headrace's, of tiles", "float32, to which bfloat16 is widened"),
+        ("AVX2", False, "float16", Layout.PADDED, "torch's", "AVX2 multiplies no tiles of float16"),
+        ("AVX2", False, "float32", Layout.CACHED, "torch's", "AVX2 multiplies no tiles of float32"),
+        ("DEFAULT", False, "float32", Layout.PADDED, "torch's", "DEFAULT multiplies no tiles of float32"),
+    ],
+)
+def test_the_plan_names_what_multiplies(
+    capability: str, there: bool, dtype: str, layout: Layout, whose: str, why: str, processor: Any
+) -> None:
+    processor(capability, there)
+    (found,) = [choice for choice in cpu.Cpu().plan(laid_out(layout, dtype)) if choice.about == "products"]
+    assert found.what.startswith(whose)
+    assert why in found.why
 
 
 class Attentions(nn.Module):

@@ -1,5 +1,6 @@
 // Linear layers of many rows, and what follows each in the same pass while its numbers are in a core's cache: bias,
-// activation, residual and norm. Products are those of torch's oneDNN for tiles: AVX2, AVX512, its bfloat16, or AMX.
+// activation, residual and norm. Products are those of torch's oneDNN for tiles, of AVX512, its bfloat16, or AMX; ours
+// where there is AVX2 alone. What a processor has no products of is widened as it is read.
 
 namespace at::native::cpublas {
 void brgemm(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const float*, const float*, float*, bool);
@@ -12,6 +13,10 @@ namespace headrace {
 
 // Columns of a block of weights, rows of a tile. Products are of few heights: each is a kernel made when first needed.
 constexpr int64_t COLUMNS = 64, ROWS = 64;
+// Of our products, which are of any height: a block's sums of six rows are as many registers as AVX2 has to spare.
+constexpr int64_t OWN_COLUMNS = 2 * WIDTH, OWN_ROWS = 96, AT_A_TIME = 6;
+// Up to so many rows wait for weights to come from memory: of so many in depth at a time, the next are asked for.
+constexpr int64_t WAITING = 24, SHALLOW = 64;
 enum Activation : int64_t { NOTHING, GELU, GELU_TANH, RELU, SILU };
 
 // A quotient of polynomials; off by 3e-7 at most.
@@ -50,30 +55,118 @@ inline std::vector<float> parameters(AtenTensorHandle* given, int64_t count) {
   return wide;
 }
 
-template <typename T>
+// R rows by a block of `OWN_COLUMNS`, added to what there is or put in its place. Plain loops: of lambdas the compiler
+// keeps the sums of six rows in memory.
+template <int R>
+inline void multiply_rows(
+    const float* x, int64_t K, const float* block, int64_t depth, float* to, int64_t stride, bool add) {
+  Vec first[R], second[R];
+#pragma GCC unroll 8
+  for (int row = 0; row < R; ++row) {
+    first[row] = add ? Vec::loadu(to + row * stride) : Vec(0.f);
+    second[row] = add ? Vec::loadu(to + row * stride + WIDTH) : Vec(0.f);
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    __builtin_prefetch(reinterpret_cast<const char*>(block + k * OWN_COLUMNS) + AHEAD);
+    const Vec one = Vec::loadu(block + k * OWN_COLUMNS), other = Vec::loadu(block + k * OWN_COLUMNS + WIDTH);
+#pragma GCC unroll 8
+    for (int row = 0; row < R; ++row) {
+      const Vec value(x[row * K + k]);
+      first[row] = at::vec::fmadd(value, one, first[row]);
+      second[row] = at::vec::fmadd(value, other, second[row]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < R; ++row) {
+    first[row].store(to + row * stride);
+    second[row].store(to + row * stride + WIDTH);
+  }
+}
+
+// As many rows, in shares of like height.
+inline void multiply_own(
+    int64_t rows, const float* x, int64_t K, const float* block, int64_t depth, float* to, int64_t stride, bool add) {
+  const int64_t shares = (rows + AT_A_TIME - 1) / AT_A_TIME, step = rows <= WAITING ? SHALLOW : depth;
+  for (int64_t k = 0; k < depth; k += step)
+    for (int64_t share = 0, row = 0; share < shares; ++share) {
+      const int64_t some = (share + 1) * rows / shares - row;
+      auto run = [&](auto count) {
+        multiply_rows<decltype(count)::value>(
+            x + row * K + k, K, block + k * OWN_COLUMNS, std::min(step, depth - k), to + row * stride, stride, add || k);
+      };
+      switch (some) {
+        case 1: run(std::integral_constant<int, 1>{}); break;
+        case 2: run(std::integral_constant<int, 2>{}); break;
+        case 3: run(std::integral_constant<int, 3>{}); break;
+        case 4: run(std::integral_constant<int, 4>{}); break;
+        case 5: run(std::integral_constant<int, 5>{}); break;
+        default: run(std::integral_constant<int, 6>{});
+      }
+      row += some;
+    }
+}
+
+// As many rows by a block of columns [depth, width], the depths of two neighbours beside one another in bfloat16.
+template <typename P>
+inline void multiply_tile(
+    int64_t rows, const P* x, int64_t K, const P* block, int64_t width, int64_t depth, float* to, int64_t stride,
+    bool add) {
+  if constexpr (std::is_same_v<P, float>)
+    if (width == OWN_COLUMNS) return multiply_own(rows, x, K, block, depth, to, stride, add);
+  for (int64_t row = 0, left = rows; left > 0;) {
+    const int64_t some = left >= 64 ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : left >= 8 ? 8 : left;
+    at::native::cpublas::brgemm(
+        some, COLUMNS, depth, K, COLUMNS, stride, add, x + row * K, block, to + row * stride, sizeof(P) == 2);
+    row += some, left -= some;
+  }
+}
+
+// Of numbers T, in products of P.
+template <typename T, typename P>
 struct Dense {
   // So much of the sums at a time: a tile of both operands stays in the cache of a core.
-  static constexpr int64_t DEEP = 4096 / sizeof(T);
+  static constexpr int64_t DEEP = 4096 / sizeof(P);
   const T *x, *weight, *residual;
   T* out;
   std::vector<float> bias, scale, shift;
-  int64_t rows, K, N, activation;
+  int64_t rows, K, N, width, activation;
   bool normed;
   float eps;
 
-  int64_t blocks() const { return (N + COLUMNS - 1) / COLUMNS; }
+  int64_t blocks() const { return (N + width - 1) / width; }
+  int64_t height() const { return width == OWN_COLUMNS ? OWN_ROWS : ROWS; }
 
-  // Some rows by a block of columns, to floats whose rows are `stride` apart.
-  void multiply(int64_t begin, int64_t count, int64_t block, float* to, int64_t stride) const {
+  // Some rows of a tile by blocks of columns, to floats whose rows are `stride` apart. Of each step in depth a tile of
+  // the rows stays in a core's cache for all blocks.
+  void multiply(const P* tile, int64_t count, int64_t first, int64_t last, float* to, int64_t stride) const {
     const int64_t steps = (K + DEEP - 1) / DEEP, step = ((K + steps - 1) / steps + 31) / 32 * 32;
     for (int64_t k = 0; k < K; k += step)
-      for (int64_t row = 0, left = count; left > 0;) {
-        const int64_t some = left >= 64 ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : left >= 8 ? 8 : left;
-        at::native::cpublas::brgemm(
-            some, COLUMNS, std::min(step, K - k), K, COLUMNS, stride, k > 0, x + (begin + row) * K + k,
-            weight + (block * K + k) * COLUMNS, to + row * stride, sizeof(T) == 2);
-        row += some, left -= some;
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t depth = std::min(step, K - k);
+        const T* from = weight + (block * K + k) * width;
+        float* own = to + (block - first) * width;
+        if constexpr (std::is_same_v<T, P>) {
+          multiply_tile(count, tile + k, K, from, width, depth, own, stride, k > 0);
+        } else {
+          alignas(64) float wide[DEEP * COLUMNS];
+          for (int64_t place = 0; place < depth * width; place += OWN_COLUMNS) {
+            __builtin_prefetch(reinterpret_cast<const char*>(from + place) + AHEAD);
+            widen(from + place, wide + place, OWN_COLUMNS);
+          }
+          multiply_tile(count, tile + k, K, static_cast<const float*>(wide), width, depth, own, stride, k > 0);
+        }
       }
+  }
+
+  // Rows from one on as products take them, in `held` where that is not as they lie.
+  const P* read(int64_t begin, int64_t count, std::vector<P>& held) const {
+    if constexpr (std::is_same_v<T, P>) {
+      return x + begin * K;
+    } else {
+      held.resize(count * K);
+      widen(x + begin * K, held.data(), count * K);
+      return held.data();
+    }
   }
 
   // What follows the product of a row's columns from `from` on, in place.
@@ -114,23 +207,21 @@ struct Dense {
   }
 
   // Some rows by some blocks of columns, done.
-  void tile(int64_t begin, int64_t count, int64_t first, int64_t last) const {
+  void tile(const P* given, int64_t begin, int64_t count, int64_t first, int64_t last) const {
     alignas(64) float made[ROWS * COLUMNS];
     for (int64_t block = first; block < last; ++block) {
-      const int64_t from = block * COLUMNS, width = std::min(COLUMNS, N - from);
-      multiply(begin, count, block, made, COLUMNS);
+      const int64_t from = block * width, some = std::min(width, N - from);
+      multiply(given, count, block, block + 1, made, width);
       for (int64_t row = 0; row < count; ++row) {
-        follow(made + row * COLUMNS, begin + row, from, width);
-        store_row(made + row * COLUMNS, out + (begin + row) * N + from, width);
+        follow(made + row * width, begin + row, from, some);
+        store_row(made + row * width, out + (begin + row) * N + from, some);
       }
     }
   }
 
-  // Whole rows, whose products are to be made first or lie in `made`.
-  void whole(int64_t begin, int64_t count, float* made, bool multiplied) const {
-    const int64_t stride = blocks() * COLUMNS;
-    for (int64_t block = 0; block < blocks() && !multiplied; ++block)
-      multiply(begin, count, block, made + block * COLUMNS, stride);
+  // Whole rows, whose products lie in `made`.
+  void whole(int64_t begin, int64_t count, float* made) const {
+    const int64_t stride = blocks() * width;
     for (int64_t row = 0; row < count; ++row) {
       follow(made + row * stride, begin + row, 0, N);
       norm(made + row * stride);
@@ -140,53 +231,56 @@ struct Dense {
 
   // Tiles of rows are dealt out; of fewer than there are threads, the columns too.
   void run(int64_t threads) const {
-    const int64_t tiles = (rows + ROWS - 1) / ROWS, stride = blocks() * COLUMNS;
+    const int64_t tiles = (rows + height() - 1) / height(), stride = blocks() * width;
     const int64_t shares = tiles < threads ? std::min(blocks(), (threads + tiles - 1) / tiles) : 1;
-    auto count = [&](int64_t tile) { return std::min(ROWS, rows - tile * ROWS); };
     auto bound = [&](int64_t share) { return share * blocks() / shares; };
     std::vector<float> products(normed && shares > 1 ? rows * stride : 0);
 #pragma omp parallel for schedule(static) collapse(2)
     for (int64_t order = 0; order < tiles; ++order)
       for (int64_t share = 0; share < shares; ++share) {
-        const int64_t begin = order * ROWS;
+        const int64_t begin = order * height(), count = std::min(height(), rows - begin);
+        std::vector<P> held;
+        const P* given = read(begin, count, held);
         if (!normed) {
-          tile(begin, count(order), bound(share), bound(share + 1));
-        } else if (shares == 1) {
-          const Scratch made(ROWS * stride);
-          whole(begin, count(order), made.get(), false);
+          tile(given, begin, count, bound(share), bound(share + 1));
         } else {
-          for (int64_t block = bound(share); block < bound(share + 1); ++block)
-            multiply(begin, count(order), block, products.data() + begin * stride + block * COLUMNS, stride);
+          const Scratch own(shares == 1 ? count * stride : 0);
+          float* made = shares == 1 ? own.get() : products.data() + begin * stride;
+          multiply(given, count, bound(share), bound(share + 1), made + bound(share) * width, stride);
+          if (shares == 1) whole(begin, count, made);
         }
-        at::native::cpublas::brgemm_release(sizeof(T) == 2);
+        if (width != OWN_COLUMNS) at::native::cpublas::brgemm_release(sizeof(P) == 2);
       }
 #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < (products.empty() ? 0 : rows); ++row)
-      whole(row, 1, products.data() + row * stride, true);
+    for (int64_t row = 0; row < (products.empty() ? 0 : rows); ++row) whole(row, 1, products.data() + row * stride);
   }
 };
 
 inline AtenTensorHandle linear_dense(
     AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, AtenTensorHandle* residual,
     AtenTensorHandle* scale, AtenTensorHandle* shift, int64_t width, int64_t activation, bool normed, double eps) {
-  View given(x);
+  View given(x), held(weight);
   std::vector<int64_t> sizes(given.sizes, given.sizes + given.dims);
   const int64_t K = sizes.back();
   int64_t rows = 1;
   for (size_t place = 0; place + 1 < sizes.size(); ++place) rows *= sizes[place];
   sizes.back() = width;
+  const int64_t columns = held.sizes[2];
+  require(columns == COLUMNS || columns == OWN_COLUMNS, "linear_dense: its weight lies as for another processor");
   AtenTensorHandle made = empty(sizes, given.dtype);
-  auto run = [&](auto zero) {
+  auto run = [&](auto zero, auto multiplied) {
     using T = decltype(zero);
-    std::vector<T> held, beside;
+    std::vector<T> ordered, beside;
     const T* added = residual ? in_order(View(*residual), beside) : nullptr;
-    Dense<T>{in_order(given, held), View(weight).as<T>(), added, View(made).as<T>(), parameters<T>(bias, width),
-             parameters<T>(scale, width), parameters<T>(shift, width), rows, K, width, activation, normed,
-             static_cast<float>(eps)}.run(threads());
+    Dense<T, decltype(multiplied)>{
+        in_order(given, ordered), held.as<T>(), added, View(made).as<T>(), parameters<T>(bias, width),
+        parameters<T>(scale, width), parameters<T>(shift, width), rows, K, width, columns, activation, normed,
+        static_cast<float>(eps)}.run(threads());
   };
-  if (given.dtype == aoti_torch_dtype_float32()) run(float());
-  else if (given.dtype == aoti_torch_dtype_bfloat16()) run(c10::BFloat16());
-  else require(false, "linear_dense: float32 and bfloat16 are accepted");
+  if (given.dtype == aoti_torch_dtype_float32()) run(float(), float());
+  else if (given.dtype != aoti_torch_dtype_bfloat16()) require(false, "linear_dense: float32 and bfloat16 are accepted");
+  else if (held.dims == 4) run(c10::BFloat16(), c10::BFloat16());
+  else run(c10::BFloat16(), float());
   return made;
 }
 

@@ -1,13 +1,14 @@
 """Linear layers in C++ with what follows them, for rows of many tokens: bias, activation, residual and norm.
 
 Weights lie as the products of tiles read them, packed once. Sums are float32 and rounded once, behind the norm, where
-the graph by itself rounds after each step.
+the graph by itself rounds after each step. Where the processor has no products of bfloat16, weights and rows are
+widened to float32 as they are read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -21,8 +22,8 @@ from headrace.graphs.views import arguments
 
 ATEN = torch.ops.aten
 LINEAR, CLONE, ADD, NORM = ATEN.linear.default, ATEN.clone.default, ATEN.add.Tensor, ATEN.layer_norm.default
-# Columns of a block.
-COLUMNS = 64
+# Columns of a block: as torch's products of tiles read it, and as ours do.
+COLUMNS, OWN_COLUMNS = 64, 16
 # As `dense.h` numbers them.
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu")
 SCHEMA = (
@@ -31,16 +32,39 @@ SCHEMA = (
 )
 
 
-def pack_tiles(weight: Tensor) -> Tensor:
-    """A weight [N, K] in blocks of 64 columns, zeros past the last.
+class Tiles(NamedTuple):
+    """How a weight [N, K] lies.
+
+    Attributes:
+        columns: of a block.
+        paired: whether neighbours of one column lie side by side.
+    """
+
+    columns: int
+    paired: bool = False
+
+
+def tiles_of(dtype: torch.dtype) -> Tiles | None:
+    """As this processor multiplies weights of a dtype fastest; None where that is how torch does it."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return None
+    if dtype in (known := tile_dtypes()):
+        return Tiles(COLUMNS, dtype is torch.bfloat16)
+    if torch.float32 in known:
+        return Tiles(COLUMNS)
+    return Tiles(OWN_COLUMNS) if torch.backends.cpu.get_cpu_capability() == "AVX2" else None
+
+
+def pack_tiles(weight: Tensor, tiles: Tiles) -> Tensor:
+    """A weight [N, K] in blocks of columns, zeros past the last.
 
     Returns:
-        float32 [N / 64, K, 64], or bfloat16 [N / 64, K / 2, 64, 2]: neighbours of one column side by side.
+        [N / columns, K, columns], or of pairs [N / columns, K / 2, columns, 2].
     """
-    padded = functional.pad(weight.detach(), (0, 0, 0, -len(weight) % COLUMNS))
-    if weight.dtype is torch.float32:
-        return padded.view(-1, COLUMNS, weight.shape[1]).permute(0, 2, 1).contiguous()
-    return padded.view(-1, COLUMNS, weight.shape[1] // 2, 2).permute(0, 2, 1, 3).contiguous()
+    padded = functional.pad(weight.detach(), (0, 0, 0, -len(weight) % tiles.columns))
+    if not tiles.paired:
+        return padded.view(-1, tiles.columns, weight.shape[1]).permute(0, 2, 1).contiguous()
+    return padded.view(-1, tiles.columns, weight.shape[1] // 2, 2).permute(0, 2, 1, 3).contiguous()
 
 
 def unpack_tiles(weight: Tensor) -> Tensor:
@@ -126,11 +150,12 @@ class Layer:
 
 def use_dense(exported: ExportedProgram) -> ExportedProgram:
     """A copy whose linear layers are `linear_dense`, where this machine multiplies tiles of their dtype."""
-    held, dtypes = graphs.weights_of(exported), tile_dtypes()
+    held = graphs.weights_of(exported)
     given = [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in held]
-    chosen = [node.name for node in given if held[node.name].dtype in dtypes and _serves(node)]
-    packed = {f"{name}_tiles": pack_tiles(held[name]) for name in chosen}
-    return graphs.rewrite(graphs.with_weights(exported, packed), lambda graph: _swap(graph, chosen))
+    found = {node.name: tiles_of(held[node.name].dtype) for node in given if _serves(node)}
+    chosen = {name: tiles for name, tiles in found.items() if tiles is not None}
+    packed = {f"{name}_tiles": pack_tiles(held[name], tiles) for name, tiles in chosen.items()}
+    return graphs.rewrite(graphs.with_weights(exported, packed), lambda graph: _swap(graph, list(chosen)))
 
 
 def _serves(weight: fx.Node) -> bool:

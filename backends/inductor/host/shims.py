@@ -40,7 +40,7 @@ CALLS = {
         }""",
     ),
     LINEAR_DENSE: (
-        ("dense.h",),
+        ("linear.h", "dense.h"),
         """aoti_torch_cpu_linear_dense(
             AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, AtenTensorHandle* residual,
             AtenTensorHandle* scale, AtenTensorHandle* shift, int64_t width, int64_t activation, int64_t normed,
