@@ -14,8 +14,8 @@ from headrace.backends import cpu
 from headrace.backends.inductor import compile as compiler
 from headrace.backends.inductor.host.varlen import ATTENTION_VARLEN_HOST, use_host_varlen
 from headrace.compat import torch_cpu
-from headrace.errors import HeadraceWarning
-from headrace.ir import AttentionType, Cache, CacheGroup, CacheKind, Layout, MaskKind, Program
+from headrace.errors import HeadraceWarning, TargetError
+from headrace.ir import AttentionType, Cache, CacheGroup, CacheKind, Layout, MaskKind, Program, Quantized
 from headrace.ops.packed import ATTENTION_VARLEN
 from tests.synthetic import facts
 
@@ -36,7 +36,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("capability", "bfloat16", "amx", "dtypes"),
     [
         ("AVX512", True, False, {FLOAT, HALF}),
-        ("AVX512", False, True, {FLOAT, HALF}),
+        ("AVX512", False, True, {FLOAT, HALF, torch.int8}),
         ("AVX512", False, False, {FLOAT}),
         ("AVX2", True, True, set()),
         ("DEFAULT", False, False, set()),
@@ -76,9 +76,10 @@ def test_bfloat16_is_warned_of_where_it_is_slower(
         cpu.Cpu().compile(laid_out(layout, dtype))
     told = [str(one.message) for one in said if issubclass(one.category, HeadraceWarning)]
     assert len(done) == 1
-    widened = layout is Layout.PACKED and capability != "DEFAULT"
-    slower = dtype == "bfloat16" and not there and not widened
-    assert [("no products of bfloat16" in one) for one in told] == [True] * slower
+    how = "as fast as" if layout is Layout.PACKED and capability != "DEFAULT" else "slower than"
+    wanted = [f"bfloat16 is {how} float32"] * (dtype == "bfloat16" and not there)
+    assert [text for one in told for text in wanted if text in one] == wanted
+    assert len(told) == len(wanted)
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["products", "none"])
@@ -111,6 +112,19 @@ def test_the_plan_names_what_multiplies(
     (found,) = [choice for choice in cpu.Cpu().plan(laid_out(layout, dtype)) if choice.about == "products"]
     assert found.what.startswith(whose)
     assert why in found.why
+
+
+def test_int8_is_refused_where_it_is_not_multiplied(processor: Any) -> None:
+    processor("AVX2", False)
+    cpu.Cpu().require_scheme("int8", "float32")
+    with pytest.raises(TargetError, match=r'quantize="int8" within float32, not bfloat16. Add dtype="float32"'):
+        cpu.Cpu().require_scheme("int8", "bfloat16")
+    kept = laid_out(Layout.CACHED, "float32").with_(quantized=Quantized("int8", 4, 4))
+    with pytest.raises(TargetError, match=r'quantize="int8" where texts run whole.*Leave quantize out'):
+        cpu.Cpu().compile(kept)
+    processor("DEFAULT", False)
+    with pytest.raises(TargetError, match="needs AVX2 or AVX512, and torch runs DEFAULT here"):
+        cpu.Cpu().require_scheme("int8", "float32")
 
 
 class Attentions(nn.Module):
