@@ -140,6 +140,9 @@ class CacheKeeper(Protocol):
 class Quantizer(Protocol):
     """A backend that runs programs whose linear layers multiply in fewer bits; the others run none."""
 
+    schemes: tuple[str, ...]
+    """Those of `Quantized` that it runs."""
+
     def require_scheme(self, scheme: str, dtype: str) -> None:
         """Raise a TargetError that names the remedy where the target does not run a scheme of `Quantized` here.
 

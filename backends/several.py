@@ -82,6 +82,11 @@ class Several:
         """The first device must run here; each process checks its own."""
         self._one.check(compiles)
 
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """Those of one device."""
+        return self._one.schemes if isinstance(self._one, Quantizer) else ()
+
     def require_scheme(self, scheme: str, dtype: str) -> None:
         """Raise a TargetError where one device would, or where the model would be split.
 

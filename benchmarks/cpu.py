@@ -1,6 +1,6 @@
 """Embedding on the CPU against its peers, in one run: python benchmarks/cpu.py [--model minilm] [--model bert-base]
 
-    [--texts 2000] [--rounds 3] [--dtype float32] [--dtype bfloat16]
+    [--texts 2000] [--rounds 3] [--dtype float32] [--dtype bfloat16] [--dtype int8]
 
 Mixed texts in, vectors out, and one query alone, on one thread: MiniLM's real weights, and random ones of bert-base's
 shape. The contenders take turns (A B C, C B A, ...), so that a machine that slows down slows them all; seconds are
@@ -31,6 +31,7 @@ from headrace import examples
 
 Run = Callable[[list[str]], Any]
 BASE = "sentence-transformers"
+DTYPES = ["float32", "bfloat16", "int8"]
 QUERIES = 40
 WORDS = (
     "water runs down the valley to a wheel that turns slowly while millers carry sacks of grain along narrow paths "
@@ -52,14 +53,14 @@ def main() -> None:
     options.add_argument("--model", action="append", choices=["minilm", "bert-base"])
     options.add_argument("--texts", type=int, default=2000)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--dtype", action="append", choices=["float32", "bfloat16"])
+    options.add_argument("--dtype", action="append", choices=DTYPES)
     asked = options.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
         for model in asked.model or ["minilm", "bert-base"]:
             folder = str(examples.folder("minilm")) if model == "minilm" else _bert_base(Path(scratch))
-            runs = contenders(folder, asked.dtype or ["float32", "bfloat16"], Path(scratch))
+            runs = contenders(folder, asked.dtype or DTYPES, Path(scratch))
             measure(model, runs, texts(asked.texts), asked.rounds)
 
 
@@ -92,7 +93,8 @@ def contenders(folder: str, dtypes: list[str], scratch: Path) -> dict[str, Run]:
     if (openvino := _openvino(folder, scratch)) is not None:
         found["OpenVINO"] = openvino
     for dtype in dtypes:
-        found[f"Headrace, {dtype}"] = headrace.compile(folder, target="cpu", dtype=dtype, progress=False).embed
+        how = {"quantize": dtype} if dtype == "int8" else {"dtype": dtype}
+        found[f"Headrace, {dtype}"] = headrace.compile(folder, target="cpu", progress=False, **how).embed  # type: ignore[arg-type]
     return found
 
 

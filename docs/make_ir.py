@@ -151,6 +151,7 @@ EXAMPLES: dict[str, Any] = {
         drawn(B, H, L, D), drawn(B, H, L, D), drawn(B, H, L, D), drawn(B, H, L), drawn(B, H, L), 1e-6,
     ),
     "linear_fp8": lambda: (drawn(B, 4), torch.ones(3, 4).to(torch.float8_e4m3fn), drawn(3), None),
+    "linear_int8": lambda: (drawn(B, 4), torch.ones(3, 4).to(torch.int8), drawn(3), None),
 }  # fmt: skip
 
 if __name__ == "__main__":

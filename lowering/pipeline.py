@@ -94,6 +94,6 @@ def quantize_caches(prepared: Program) -> Program:
     return run_passes(prepared, (QuantizeCaches(),))
 
 
-def quantize(prepared: Program) -> Program:
+def quantize(prepared: Program, scheme: str) -> Program:
     """A prepared program whose large linear layers multiply in eight bits."""
-    return run_passes(prepared, (QuantizeLinear(),))
+    return run_passes(prepared, (QuantizeLinear(scheme),))

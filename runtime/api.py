@@ -377,8 +377,9 @@ def compile(  # noqa: PLR0913 - each is an option of its own, and plain
         kv_cache_dtype: "fp8" keeps the keys and values of texts in float8_e4m3fn, with a scale for each token and head:
             about half of what bfloat16 takes. The targets reference, cuda and rocm run it, and refuse to where answers
             turn by more than a mean cosine of 0.97 (`explain()` has what it costs). None keeps them in the model's.
-        quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, and refuses to where
-            answers turn by more than a cosine of 0.97 (`.quantized` says what it costs); None leaves them as they are.
+        quantize: "fp8" multiplies large linear layers in eight-bit floats, on the target cuda, "int8" in integers of
+            eight bits, on the target cpu. Both refuse to where answers turn by more than a cosine of 0.97
+            (`.quantized` says what it costs); None leaves them as they are.
         force: keep a quantised model, or quantised keys and values, whose answers fail that gate.
         progress: show progress on stderr; None on a terminal or in a notebook only.
         device: in place of a target, as torch and transformers name it: "cpu", "cuda:1", a torch.device, or a number.

@@ -49,6 +49,7 @@ class Gpu:
     fills_rows = True
     ahead, pools, tensors = True, True, True
     cache_dtypes = (CacheDtype.FP8,)
+    schemes = ("fp8",)
     # Enough for products to run near their peak; more only costs memory.
     step_tokens = 16384
 

@@ -8,11 +8,13 @@ import torch
 def tile_dtypes() -> frozenset[torch.dtype]:
     """The dtypes whose tiles this processor multiplies by torch's oneDNN, faster than torch multiplies matrices.
 
-    Of float32 those of AVX512, of bfloat16 those of AVX512-BF16 or AMX. `ATEN_CPU_CAPABILITY` narrows it.
+    Of float32 those of AVX512, of bfloat16 those of AVX512-BF16 or AMX, of int8 those of AMX. `ATEN_CPU_CAPABILITY`
+    narrows it.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return frozenset()
-    return frozenset({torch.float32, torch.bfloat16} if multiplies_bfloat16() else {torch.float32})
+    found = {torch.float32: True, torch.bfloat16: multiplies_bfloat16(), torch.int8: torch.cpu._is_amx_tile_supported()}
+    return frozenset(dtype for dtype, there in found.items() if there)
 
 
 def multiplies_bfloat16() -> bool:

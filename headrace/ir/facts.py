@@ -269,7 +269,8 @@ class Quantized:
     """Linear layers that multiply in fewer bits than the program's dtype has, and what that costs its answers.
 
     Attributes:
-        scheme: how they multiply; fp8: rows and weights in float8_e4m3fn, a scale for each row and output.
+        scheme: how they multiply; fp8: rows and weights in float8_e4m3fn, a scale for each row and output;
+            int8: both as integers, scaled so.
         layers: how many do so.
         among: how many linear layers there are.
         sequences: sample sequences whose answers were held against those of the program that is not quantised.

@@ -17,7 +17,7 @@ from headrace.ir.signature import OFFSETS, PoolKind, Role
 from headrace.ops.attention import ATTENTION, MASK, POOL
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
-from headrace.ops.quantized import LINEAR_FP8
+from headrace.ops.quantized import LINEAR_FP8, LINEAR_INT8
 from headrace.ops.stateful import POOL_STATE, RECURRENCES, STATEFUL, VARLEN
 from headrace.verify.signature import Breach
 from headrace.verify.view import View, differs, dtype, shape
@@ -251,7 +251,7 @@ def cache_scales(view: View) -> Iterator[Breach]:
 
 def quantized_form(view: View) -> Iterator[Breach]:
     """Layers in eight bits are as many as the program says, and hold weights of eight bits with a scale an output."""
-    layers, made = view.of(LINEAR_FP8), view.program.form.quantized
+    layers, made = view.of(LINEAR_FP8, LINEAR_INT8), view.program.form.quantized
     said = made.layers if made is not None else 0
     # Of a program that returns what nodes computed, those after the last such node are gone.
     if len(layers) > said or (len(layers) < said and not view.program.nodes.taps):
@@ -261,5 +261,6 @@ def quantized_form(view: View) -> Iterator[Breach]:
     for node in layers:
         given = arguments(node)
         weight, scale = shape(given["weight"]) or (), shape(given["scale"]) or ()
-        if dtype(given["weight"]) != "float8_e4m3fn" or len(weight) != 2 or scale != weight[:1]:
+        held = "int8" if node.target is LINEAR_INT8 else "float8_e4m3fn"
+        if dtype(given["weight"]) != held or len(weight) != 2 or scale != weight[:1]:
             yield node.name, f"weights {dtype(given['weight'])} {weight} with scales {scale}"

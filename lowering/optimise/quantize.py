@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +15,16 @@ from headrace.errors import InputError
 from headrace.ir import Program, Quantized
 from headrace.ops.attention import POOL
 from headrace.ops.packed import POOL_VARLEN
-from headrace.ops.quantized import LINEAR_FP8, round_to_float8
+from headrace.ops.quantized import LINEAR_FP8, LINEAR_INT8, WEIGHT_LEVELS, round_to_float8, round_to_integers
 
 LINEAR, ADDMM, MM = torch.ops.aten.linear.default, torch.ops.aten.addmm.default, torch.ops.aten.mm.default
 EMBEDDING = torch.ops.aten.embedding.default
-FP8 = "fp8"
+FP8, INT8 = "fp8", "int8"
+# Of each scheme the operator, and how a weight [N, K] is rounded for it.
+SCHEMES: dict[str, tuple[Any, Callable[[Tensor], tuple[Tensor, Tensor]]]] = {
+    FP8: (LINEAR_FP8, round_to_float8),
+    INT8: (LINEAR_INT8, lambda weight: round_to_integers(weight, WEIGHT_LEVELS)),
+}
 # Products in eight bits take sizes that divide by this.
 STEP = 16
 
@@ -41,15 +47,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class QuantizeLinear:
-    """Every linear layer over rows of tokens is `linear_fp8`, where its weight's sizes divide by 16 and are large.
+    """Every linear layer over rows of tokens is the scheme's, where its weight's sizes divide by 16 and are large.
 
     What a pooled vector goes through stays as it is: its rows are few, and nothing after it evens an error out. So
     does a table that tokens are looked up in, whoever else reads it.
 
     Attributes:
+        scheme: of `SCHEMES`.
         least: what both sizes of a weight must reach; below, a product takes less time than rounding its rows.
     """
 
+    scheme: str = FP8
     least: int = 256
     name: str = "quantize"
 
@@ -66,17 +74,19 @@ class QuantizeLinear:
         if not large:
             raise InputError(
                 f"None of the {len(layers)} linear layers over tokens has a weight whose sizes divide by {STEP} and "
-                f'reach {self.least}, so that quantize="{FP8}" would change nothing. Leave it out.'
+                f'reach {self.least}, so that quantize="{self.scheme}" would change nothing. Leave it out.'
             )
         across = {layer.weight: layer.across for layer in layers}
+        operator, rounded = SCHEMES[self.scheme]
         weights: dict[str, Tensor] = {}
         for name in sorted(large):
             weight = held[name].detach()
-            values, scale = round_to_float8(weight.t().contiguous() if across[name] else weight)
-            weights |= {f"{name}_fp8": values, f"{name}_fp8_scale": scale[:, 0]}
-        exported = graphs.rewrite(graphs.with_weights(program.graph, weights), lambda graph: _swap(graph, held, large))
+            values, scale = rounded(weight.t().contiguous() if across[name] else weight)
+            weights |= {_rounded(name): values, _scale(name): scale[:, 0]}
+        swap = partial(_swap, operator=operator, held=held, large=large)
+        exported = graphs.rewrite(graphs.with_weights(program.graph, weights), swap)
         count = sum(layer.weight in large for layer in layers)
-        return program.with_(exported=exported, quantized=Quantized(FP8, count, len(layers)))
+        return program.with_(exported=exported, quantized=Quantized(self.scheme, count, len(layers)))
 
     def _large(self, weight: Tensor) -> bool:
         return all(size >= self.least and size % STEP == 0 for size in weight.shape)
@@ -106,11 +116,19 @@ def _layer(node: fx.Node, held: dict[str, Tensor]) -> Layer | None:
     return Layer(node, rows, weight.name, node.target is not LINEAR, bias) if weight.name in held else None
 
 
-def _swap(graph: fx.Graph, held: dict[str, Tensor], large: set[str]) -> None:
+def _rounded(weight: str) -> str:
+    return f"{weight}_rounded"
+
+
+def _scale(weight: str) -> str:
+    return f"{weight}_rounded_scale"
+
+
+def _swap(graph: fx.Graph, operator: Any, held: dict[str, Tensor], large: set[str]) -> None:
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     for layer in _layers(graph, held):
         if layer.weight in large:
-            weight, scale = given[f"{layer.weight}_fp8"], given[f"{layer.weight}_fp8_scale"]
+            weight, scale = given[_rounded(layer.weight)], given[_scale(layer.weight)]
             with graph.inserting_before(layer.node):
-                swapped = graphs.call(graph, LINEAR_FP8, (layer.rows, weight, scale, layer.bias), like=layer.node)
+                swapped = graphs.call(graph, operator, (layer.rows, weight, scale, layer.bias), like=layer.node)
             graphs.replace(layer.node, swapped)

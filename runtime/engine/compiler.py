@@ -90,7 +90,9 @@ class Compiler:
             first = answering(self._program, joined[0]).kind
             tasks, kinds = [joined[0]], [first, *(kind for kind in kinds if kind is not first)]
         program = self._prepared(tasks[0], tuple(kinds[1:]))
-        return self._made(program) if self._quantize is None else self._quantized(program, tasks, run)
+        if self._quantize is None:
+            return self._made(program)
+        return self._quantized(program, self._quantize, tasks, run)
 
     def encoder(self) -> Lane:
         """What is run of an encoder-decoder once a text, before its decoder makes tokens."""
@@ -135,12 +137,12 @@ class Compiler:
             program = program.with_(weights=executable.weights)
         return Lane(program, executable, self._state(program))
 
-    def _quantized(self, plain: Program, tasks: Sequence[Task], run: Run) -> Lane:
+    def _quantized(self, plain: Program, scheme: str, tasks: Sequence[Task], run: Run) -> Lane:
         """The lane of the program in fewer bits, held against the definition of the one that is not."""
         from headrace.backends.reference import Interpreted, Reference
         from headrace.lowering.pipeline import quantize
 
-        requests, program = samples(plain), quantize(plain)
+        requests, program = samples(plain), quantize(plain, scheme)
         assert program.form.quantized is not None
         definition = Lane(plain, Interpreted(plain), self._state(plain))
         made = self._made(program)

@@ -16,7 +16,8 @@ from headrace.errors import InputError, TargetError, VerifyError
 from headrace.ir import TASK_RULES, CacheDtype, Needs, Program, Quantized, QuantizedCaches, Task
 from headrace.runtime.text.encoded import Encoded
 
-SCHEMES = ("fp8",)
+# Of each scheme the target that runs it.
+SCHEMES = {"fp8": "cuda", "int8": "cpu"}
 # Of answers to the unquantised program's own, at least: what exports in int8 are held to.
 GATE = 0.97
 # Lengths of the sample sequences, as far as the program takes them.
@@ -37,10 +38,10 @@ def require_scheme(scheme: str | None, backend: Backend, dtype: str | None = Non
         return
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise InputError(f"quantize is {scheme!r}; choose from {', '.join(SCHEMES)}, or leave it out.")
-    if not isinstance(backend, Quantizer):
+    if not isinstance(backend, Quantizer) or scheme not in backend.schemes:
         raise TargetError(
-            f'The target {backend.name} does not run quantize="{scheme}"; cuda does. Leave quantize out. A model '
-            'exported to ONNX has its weights in 8 bits with dtype="int8".'
+            f'The target {backend.name} does not run quantize="{scheme}"; {SCHEMES[scheme]} does. Leave quantize out. '
+            'A model exported to ONNX has its weights in 8 bits with dtype="int8".'
         )
     if dtype is not None:
         backend.require_scheme(scheme, dtype)

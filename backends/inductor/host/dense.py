@@ -1,13 +1,15 @@
 """Linear layers in C++ with what follows them, for rows of many tokens: bias, activation, residual and norm.
 
 Weights lie as the products of tiles read them, packed once. Sums are float32 and rounded once, behind the norm, where
-the graph by itself rounds after each step.
+the graph by itself rounds after each step. Where the processor has no products of bfloat16, weights and rows are
+widened to float32 as they are read. Weights of eight bits are multiplied by rows that are rounded as they come.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -18,29 +20,63 @@ from headrace import graphs
 from headrace.compat.torch_code import define
 from headrace.compat.torch_cpu import tile_dtypes
 from headrace.graphs.views import arguments
+from headrace.ops import quantized
+from headrace.ops.quantized import LINEAR_INT8
 
 ATEN = torch.ops.aten
 LINEAR, CLONE, ADD, NORM = ATEN.linear.default, ATEN.clone.default, ATEN.add.Tensor, ATEN.layer_norm.default
-# Columns of a block.
-COLUMNS = 64
+# Columns of a block: as torch's products of tiles read it, and as ours do.
+COLUMNS, OWN_COLUMNS = 64, 16
 # As `dense.h` numbers them.
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "relu", "silu")
 SCHEMA = (
-    "linear_dense(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, Tensor? scale, Tensor? shift, int width, "
-    "int activation, bool normed, float eps) -> Tensor"
+    "linear_dense(Tensor x, Tensor weight, Tensor? steps, Tensor? bias, Tensor? residual, Tensor? scale, "
+    "Tensor? shift, int width, int activation, bool normed, float eps) -> Tensor"
 )
 
 
-def pack_tiles(weight: Tensor) -> Tensor:
-    """A weight [N, K] in blocks of 64 columns, zeros past the last.
+class Tiles(NamedTuple):
+    """How a weight [N, K] lies.
+
+    Attributes:
+        columns: of a block.
+        beside: how many neighbours of one column lie side by side.
+    """
+
+    columns: int
+    beside: int = 1
+
+
+def tiles_of(dtype: torch.dtype) -> Tiles | None:
+    """As this processor multiplies weights of a dtype fastest; None where that is how torch does it."""
+    own = {"AVX2": OWN_COLUMNS, "AVX512": 2 * OWN_COLUMNS}.get(torch.backends.cpu.get_cpu_capability())
+    if own is None or dtype not in (torch.float32, torch.bfloat16, torch.int8):
+        return None
+    known = tile_dtypes()
+    if dtype is torch.int8:
+        return Tiles(COLUMNS if dtype in known else own, 4)
+    if dtype in known:
+        return Tiles(COLUMNS, 2 if dtype is torch.bfloat16 else 1)
+    return Tiles(COLUMNS if torch.float32 in known else own)
+
+
+def pack_tiles(weight: Tensor, tiles: Tiles) -> Tensor:
+    """A weight [N, K] in blocks of columns, zeros past the last.
 
     Returns:
-        float32 [N / 64, K, 64], or bfloat16 [N / 64, K / 2, 64, 2]: neighbours of one column side by side.
+        [N / columns, K, columns], or of several beside one another [N / columns, K / beside, columns, beside].
     """
-    padded = functional.pad(weight.detach(), (0, 0, 0, -len(weight) % COLUMNS))
-    if weight.dtype is torch.float32:
-        return padded.view(-1, COLUMNS, weight.shape[1]).permute(0, 2, 1).contiguous()
-    return padded.view(-1, COLUMNS, weight.shape[1] // 2, 2).permute(0, 2, 1, 3).contiguous()
+    columns, beside = tiles
+    padded = functional.pad(weight.detach(), (0, 0, 0, -len(weight) % columns))
+    if beside == 1:
+        return padded.view(-1, columns, weight.shape[1]).permute(0, 2, 1).contiguous()
+    return padded.view(-1, columns, weight.shape[1] // beside, beside).permute(0, 2, 1, 3).contiguous()
+
+
+def pack_steps(weight: Tensor, scale: Tensor, tiles: Tiles) -> Tensor:
+    """What sums of integers take beside the weight [N, K]: float32 [2, columns], each column's scale and its sum."""
+    both = torch.stack([scale.detach().float(), weight.detach().sum(1).float()])
+    return functional.pad(both, (0, -len(weight) % tiles.columns))
 
 
 def unpack_tiles(weight: Tensor) -> Tensor:
@@ -53,6 +89,7 @@ def unpack_tiles(weight: Tensor) -> Tensor:
 def linear_dense(
     x: Tensor,
     weight: Tensor,
+    steps: Tensor | None,
     bias: Tensor | None,
     residual: Tensor | None,
     scale: Tensor | None,
@@ -65,8 +102,9 @@ def linear_dense(
     """A linear layer, an activation, a residual and a layer norm; compiled code runs `dense.h` in its place.
 
     Args:
-        x: float32 or bfloat16 [..., K], as all others are.
-        weight: as `pack_tiles` makes it.
+        x: float32 or bfloat16 [..., K], as the vectors are.
+        weight: as `pack_tiles` makes it, in x's dtype or int8.
+        steps: of int8 alone, as `pack_steps` makes them.
         bias: [N].
         residual: [..., N], added behind the activation.
         scale, shift: [N], of the norm, where `normed`.
@@ -76,8 +114,12 @@ def linear_dense(
     Returns:
         [..., N] in x's dtype.
     """
-    whole = unpack_tiles(weight)[:width].float()
-    y = _activated(functional.linear(x.float(), whole, None if bias is None else bias.float()), activation)
+    whole, added = unpack_tiles(weight)[:width], None if bias is None else bias.float()
+    if steps is None:
+        y = functional.linear(x.float(), whole.float(), added)
+    else:
+        y = quantized.linear_int8(x.float(), whole, steps[0, :width], added)
+    y = _activated(y, activation)
     y = y if residual is None else y + residual.float()
     if normed:
         wide, moved = (None if one is None else one.float() for one in (scale, shift))
@@ -98,7 +140,8 @@ def _activated(y: Tensor, activation: int) -> Tensor:
     return y
 
 
-def _shape(x: Tensor, weight: Tensor, bias: Any, residual: Any, scale: Any, shift: Any, width: int, *_: Any) -> Tensor:
+def _shape(x: Tensor, *given: Any) -> Tensor:
+    *_, width, _, _, _ = given
     return x.new_empty((*x.shape[:-1], width))
 
 
@@ -125,37 +168,51 @@ class Layer:
 
 
 def use_dense(exported: ExportedProgram) -> ExportedProgram:
-    """A copy whose linear layers are `linear_dense`, where this machine multiplies tiles of their dtype."""
-    held, dtypes = graphs.weights_of(exported), tile_dtypes()
+    """A copy whose linear layers are `linear_dense`, where this machine multiplies tiles of their weights' dtype."""
+    held = graphs.weights_of(exported)
     given = [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in held]
-    chosen = [node.name for node in given if held[node.name].dtype in dtypes and _serves(node)]
-    packed = {f"{name}_tiles": pack_tiles(held[name]) for name in chosen}
-    return graphs.rewrite(graphs.with_weights(exported, packed), lambda graph: _swap(graph, chosen))
+    found = {node.name: tiles_of(held[node.name].dtype) for node in given if _serves(node)}
+    chosen = {name: tiles for name, tiles in found.items() if tiles is not None}
+    packed = {f"{name}_tiles": pack_tiles(held[name], tiles) for name, tiles in chosen.items()}
+    scales = {name: held[arguments(user)["scale"].name] for name, user in _in_integers(given)}
+    packed |= {f"{name}_steps": pack_steps(held[name], scales[name], chosen[name]) for name in scales if name in chosen}
+    return graphs.rewrite(graphs.with_weights(exported, packed), lambda graph: _swap(graph, list(chosen)))
+
+
+def _in_integers(weights: list[fx.Node]) -> Iterator[tuple[str, fx.Node]]:
+    """The weights that are multiplied as integers, and a layer that does."""
+    for weight in weights:
+        for user in weight.users:
+            if user.target is LINEAR_INT8 and user.args[1] is weight:
+                yield weight.name, user
 
 
 def _serves(weight: fx.Node) -> bool:
-    """Whether linear layers alone read it, all in its dtype."""
+    """Whether linear layers alone read it, all in its dtype or all as integers."""
     value = weight.meta["val"]
-    linear = (user.target is LINEAR and user.args[1] is weight for user in weight.users)
-    return value.ndim == 2 and value.shape[1] % 2 == 0 and bool(weight.users) and all(linear)
+    kind, beside = (LINEAR_INT8, 4) if value.dtype is torch.int8 else (LINEAR, 2)
+    linear = (user.target is kind and user.args[1] is weight for user in weight.users)
+    return value.ndim == 2 and value.shape[1] % beside == 0 and bool(weight.users) and all(linear)
 
 
 def _swap(graph: fx.Graph, names: list[str]) -> None:
     given = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     for name in names:
+        tiles, steps = given[f"{name}_tiles"], given.get(f"{name}_steps")
         for user in list(given[name].users):
             layer = followed(user)
             with graph.inserting_before(layer.last):
-                made = graphs.call(graph, LINEAR_DENSE, _arguments(layer, given[f"{name}_tiles"]), layer.last)
+                made = graphs.call(graph, LINEAR_DENSE, _arguments(layer, tiles, steps), layer.last)
             layer.last.replace_all_uses_with(made)
     graph.eliminate_dead_code()
 
 
-def _arguments(layer: Layer, tiles: fx.Node) -> tuple[Any, ...]:
-    x, weight, *bias = layer.linear.args
+def _arguments(layer: Layer, tiles: fx.Node, steps: fx.Node | None) -> tuple[Any, ...]:
+    given = arguments(layer.linear)
+    x, weight = layer.linear.args[:2]
     norm: dict[str, Any] = {} if layer.norm is None else arguments(layer.norm)
     width = weight.meta["val"].shape[0]  # type: ignore[union-attr]
-    besides = (bias[0] if bias else None, layer.residual, norm.get("weight"), norm.get("bias"))
+    besides = (steps, given.get("bias"), layer.residual, norm.get("weight"), norm.get("bias"))
     return (x, tiles, *besides, width, layer.activation, bool(norm), norm.get("eps", 0.0))
 
 

@@ -40,13 +40,13 @@ CALLS = {
         }""",
     ),
     LINEAR_DENSE: (
-        ("dense.h",),
+        ("linear.h", "dense.h"),
         """aoti_torch_cpu_linear_dense(
-            AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, AtenTensorHandle* residual,
-            AtenTensorHandle* scale, AtenTensorHandle* shift, int64_t width, int64_t activation, int64_t normed,
-            double eps, AtenTensorHandle* made) {
+            AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* steps, AtenTensorHandle* bias,
+            AtenTensorHandle* residual, AtenTensorHandle* scale, AtenTensorHandle* shift, int64_t width,
+            int64_t activation, int64_t normed, double eps, AtenTensorHandle* made) {
             *made = headrace::linear_dense(
-                x, weight, bias, residual, scale, shift, width, activation, normed, eps);
+                x, weight, steps, bias, residual, scale, shift, width, activation, normed, eps);
             return AOTI_TORCH_SUCCESS;
         }""",
     ),

@@ -6,6 +6,7 @@ float64.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -62,10 +63,17 @@ def _shape(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
 ATTENTION_VARLEN_HOST = define(SCHEMA, attention_varlen_host, _shape)
 
 
+def attentions(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:
+    """The graph's attentions over packed rows, and of each why the host's operator does not take it: "" if it does."""
+    for node in graph.find_nodes(op="call_function", target=ATTENTION_VARLEN):
+        yield node, _left_because(arguments(node))
+
+
 def use_host_varlen(graph: fx.Graph) -> None:
     """Have a graph call this module's operator where it calls the IR's with what this one takes."""
-    for node in graph.nodes:
-        if node.target is ATTENTION_VARLEN and _suits(given := arguments(node)):
+    for node, left in list(attentions(graph)):
+        if not left:
+            given = arguments(node)
             relation, added = RELATIONS.index(given["kind"]), BIASES.index(given["bias_kind"])
             besides = [_floats(graph, node, given[name]) for name in ("sinks", "bias")]
             form = given["scale"], relation, *given["window"], given["softcap"], added
@@ -73,9 +81,17 @@ def use_host_varlen(graph: fx.Graph) -> None:
             node.target, node.kwargs = ATTENTION_VARLEN_HOST, {}
 
 
-def _suits(given: dict[str, Any]) -> bool:
-    dtypes = {given[name].meta["val"].dtype for name in "qkv"}
-    return len(dtypes) == 1 and dtypes <= DTYPES and given["kind"] in RELATIONS
+def _left_because(given: dict[str, Any]) -> str:
+    dtypes = [given[name].meta["val"].dtype for name in "qkv"]
+    if len(set(dtypes)) > 1:
+        return f"q, k and v are {', '.join(map(_name, dtypes))}"
+    if dtypes[0] not in DTYPES:
+        return f"they are {_name(dtypes[0])}"
+    return "" if given["kind"] in RELATIONS else f"the mask is {given['kind']}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _floats(graph: fx.Graph, before: fx.Node, given: fx.Node | None) -> fx.Node | None:

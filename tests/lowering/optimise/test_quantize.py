@@ -12,26 +12,27 @@ from headrace.errors import InputError
 from headrace.ir import Layout, Quantized, Task
 from headrace.lowering.optimise.quantize import QuantizeLinear
 from headrace.lowering.pipeline import prepare
-from headrace.ops.quantized import LINEAR_FP8
+from headrace.ops.quantized import LINEAR_FP8, LINEAR_INT8
 
 SEQUENCE = "AutoModelForSequenceClassification"
 
 
 def quantised(program: Any) -> list[Any]:
-    return [node for node in program.graph.graph.nodes if node.target is LINEAR_FP8]
+    return [node for node in program.graph.graph.nodes if node.target in (LINEAR_FP8, LINEAR_INT8)]
 
 
+@pytest.mark.parametrize("scheme", ["fp8", "int8"])
 @pytest.mark.parametrize(
     ("name", "layers"),
     # Two layers of four products each (queries, keys and values are one; so are gate and up), ALBERT's by one weight;
     # GPT-2's weights lie the other way round.
     [("bert", 8), ("albert", 9), ("qwen3", 8), ("gpt2", 8)],
 )
-def test_the_answers_stay_near(name: str, layers: int, analysed: Any) -> None:
+def test_the_answers_stay_near(name: str, layers: int, scheme: str, analysed: Any) -> None:
     plain = prepare(analysed(name), Task.EMBED, Layout.PACKED)
-    program = QuantizeLinear(least=32)(plain)
+    program = QuantizeLinear(scheme, least=32)(plain)
     assert len(quantised(program)) == layers
-    assert program.form.quantized == Quantized("fp8", layers, layers)
+    assert program.form.quantized == Quantized(scheme, layers, layers)
     assert plain.form.quantized is None
     assert not quantised(plain)
     inputs = sample.row(program, (5, 17, 3))
@@ -47,7 +48,7 @@ def test_a_weight_is_held_once(analysed: Any) -> None:
         held = graphs.weights_of(QuantizeLinear(least=32)(prepare(analysed(name), Task.EMBED, Layout.PACKED)).graph)
         eighths = [weight for weight, value in held.items() if value.dtype is torch.float8_e4m3fn]
         assert len(eighths) == count
-        assert not [weight for weight in held if f"{weight}_fp8" in held]
+        assert not [weight for weight in held if f"{weight}_rounded" in held]
 
 
 def test_the_padded_layout(analysed: Any) -> None:

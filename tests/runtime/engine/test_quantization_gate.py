@@ -13,11 +13,11 @@ import torch
 import headrace
 from headrace.backends.gpu.cuda import Cuda
 from headrace.backends.gpu.rocm import Rocm
-from headrace.backends.reference import Reference
+from headrace.backends.reference import Interpreted, Reference
 from headrace.backends.several import Parallel, Several
 from headrace.errors import InputError, TargetError, VerifyError
 from headrace.ir import CacheDtype, Layout, Task
-from headrace.lowering.pipeline import prepare, quantize_caches
+from headrace.lowering.pipeline import prepare, quantize, quantize_caches
 from headrace.runtime.api import Lowered
 from headrace.runtime.engine import quantization_gate
 from headrace.target import parse_target
@@ -29,6 +29,8 @@ REQUESTS = [[0, 5, 6, 2], [0, 7, 2], [9] * 40]
 
 class Eight(Reference):
     """The reference target on packed programs, taking quantised ones as cuda does."""
+
+    schemes = ("fp8",)
 
     def __init__(self) -> None:
         super().__init__(Layout.PACKED)
@@ -109,6 +111,31 @@ def test_it_is_saved_with_the_model(tmp_path: Path) -> None:
     loaded = headrace.load(saved)
     assert loaded.quantized == model.quantized
     assert loaded.explain() == model.explain()
+    for one, other in zip(loaded(REQUESTS), model(REQUESTS), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in {"AVX2", "AVX512"}, reason="neither AVX2 nor AVX512")
+def test_int8_on_the_cpu(tmp_path: Path) -> None:
+    """Answers are those of the definition of the quantised program; what it costs goes with the model."""
+    low = headrace.lower(build("bert", **WIDE), target="cpu", pooling="mean")
+    model = low.compile(quantize="int8")
+    found = model.quantized
+    assert (found.scheme, found.layers, found.among) == ("int8", 8, 8)
+    assert quantization_gate.GATE <= found.worst <= found.median < 1
+    assert f"int8 in 8 of 8 linear layers, cosine to the answers without it {found.worst:.5f} at worst" in " ".join(
+        model.explain().split()
+    )
+    program = quantize(prepare(low.program, Task.EMBED, Layout.PACKED), "int8")
+    defined = Interpreted(program)
+    for ids, answer in zip(REQUESTS, model(REQUESTS), strict=True):
+        row = torch.tensor([ids])
+        given = {"input_ids": row, "cu_seqlens": torch.tensor([0, len(ids)], dtype=torch.int32)}
+        given |= {"position_ids": torch.arange(len(ids))[None], "token_type_ids": torch.zeros_like(row)}
+        wanted = defined({name: given[name] for name in program.signature.input_names})
+        np.testing.assert_allclose(answer, wanted[0].numpy(), atol=2e-5)
+    loaded = headrace.load(model.save(tmp_path / "saved"))
+    assert loaded.quantized == found
     for one, other in zip(loaded(REQUESTS), model(REQUESTS), strict=True):
         np.testing.assert_array_equal(one, other)
 

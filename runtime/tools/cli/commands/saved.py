@@ -51,7 +51,8 @@ def compile_(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     token_budget: TokenBudget = None,
     trust: Trust = False,
     quantize: Annotated[
-        str | None, typer.Option(help="fp8 multiplies large layers in 8 bits (cuda); what it costs is printed.")
+        str | None,
+        typer.Option(help="fp8 (cuda) or int8 (cpu) multiplies large layers in 8 bits; what it costs is printed."),
     ] = None,
     kv_cache_dtype: Annotated[
         str | None,
