@@ -71,7 +71,8 @@ class PastExecutable:
         self.calls = 0
         self._session, self._program, self._keep = session, program, keep
         self._pasts = names.pasts(program)
-        wanted = [name for past in self._pasts.values() for name in (past.before, past.after) if name]
+        self._returned = [past.after for past in self._pasts.values() if past.after]
+        wanted = [*(past.before for past in self._pasts.values()), *self._returned]
         if lacking := [name for name in wanted if name not in {*session.inputs, *session.outputs}]:
             raise ArtifactError(f"{session.path} has no {lacking[0]}, which the program keeps between its steps.")
 
@@ -117,15 +118,13 @@ class PastExecutable:
     def _run(self, batch: Batch, given: Mapping[Role, Array], caches: Mapping[str, Array]) -> Array:
         """One batch's logits [B, 1 or L, V]; what it adds is in the caches then."""
         rows = {group.name: self._rows(place, batch, given) for place, group in enumerate(self._program.form.groups)}
-        feeds, presents = self._fed(batch, given), dict[str, Array]()
-        total, count = batch.past + batch.places.shape[1], len(batch.order)
-        shapes = {one.sizes: one.shape(total, count) for one in self._pasts.values()}
+        feeds = self._fed(batch, given)
         for cache in self._program.form.caches:
-            array, known = caches[cache.name], self._pasts[cache.name]
-            feeds[known.before] = rows[cache.group].read(array) if cache.group else _state(array, batch, given)
-            if known.after:
-                presents[known.after] = np.empty(shapes[known.sizes], array.dtype)
-        logits = self._session.run_into(feeds, presents, LOGITS)
+            array = caches[cache.name]
+            read = rows[cache.group].read(array) if cache.group else _state(array, batch, given)
+            feeds[self._pasts[cache.name].before] = read
+        logits, *made = self._session.run_for(feeds, [LOGITS, *self._returned])
+        presents = dict(zip(self._returned, made, strict=True))
         for cache in self._program.form.caches:
             if (after := self._pasts[cache.name].after) and cache.group:
                 rows[cache.group].write(caches[cache.name], presents[after][:, :, batch.past :])

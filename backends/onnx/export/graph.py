@@ -19,6 +19,7 @@ from headrace import debug, graphs
 from headrace.backends.onnx import names
 from headrace.backends.onnx.export.finish import finish
 from headrace.backends.onnx.export.inputs import compute_positions, take_lengths
+from headrace.backends.onnx.export.layout import lie_flat
 from headrace.backends.onnx.export.past import give_past, translatable
 from headrace.backends.onnx.export.recurrence import FUNCTIONAL, StateTranslation
 from headrace.backends.onnx.export.simplify import simplify
@@ -95,6 +96,7 @@ def _with_past(program: Program, profile: Profile, last: bool) -> tuple[ir.Model
     model = _exported(program, exported, profile, translations)
     outputs = give_past(model, program, made, last)
     simplified(model)
+    lie_flat(model)
     _name_outputs(model, outputs)
     specs = _attentions(model, program)
     _forget(model)

@@ -131,6 +131,18 @@ def test_an_attention_is_one_operator_with_its_past(written: Any) -> None:
     assert len({node.inputs[3] for node in attentions}) == 1
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3", "opt"])
+def test_rows_of_heads_lie_beside_one_another(name: str, written: Any) -> None:
+    """From a product to the attention and back no element moves, past a rotation, and a norm of each head, too."""
+    nodes = list(ir.load(written(name, "std")[1]).graph)
+    assert [node.name for node in nodes if node.op_type == "Transpose" and "perm" in node.attributes][1:] == []
+    kinds = [node.op_type for node in nodes]
+    assert kinds.count("Attention") == 2
+    assert kinds.count("RotaryEmbedding") == (0 if name == "opt" else 4)
+    given = {value for node in nodes if node.op_type == "Attention" for value in node.inputs[:3]}
+    assert all(value.producer().op_type == "Reshape" for value in given)
+
+
 def test_the_last_rows_alone_on_request(written: Any) -> None:
     program, path = written("llama", "std", True)
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
