@@ -99,6 +99,10 @@ X86 = ("x86_64", "AMD64")
 LOOPS_PLANNED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 
+# Products of groups of rows whose sizes count what the tokens chose: torch's, and transformers' where that has none.
+GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
+
+
 def operator_name(target: Any, default: str | None = None) -> str | None:
     """The bare name of an operator, e.g. `linear`; `default` for what is none."""
     return getattr(target, "_opname", default)

@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from headrace import feed
 from headrace.backends.onnx import names
+from headrace.backends.onnx.export import graph
 from headrace.backends.onnx.export.graph import build
 from headrace.backends.onnx.past import PastExecutable, Rows
 from headrace.backends.onnx.profiles import PROFILES
@@ -27,8 +28,12 @@ from tests import generating
 
 LENGTHS, NEW = (5, 17, 3, 11), 6
 HEAD = "AutoModelForCausalLM"
-# Grouped queries and rotations; windows beside whole; slopes of alibi; learned positions of an offset.
-CASES = (("llama", "std"), ("llama", "portable"), ("gemma3", "std"), ("bloom", "portable"), ("opt", "std"))
+# Grouped queries and rotations; windows beside whole; slopes of alibi; learned positions of an offset; routed experts,
+# and those with biases beside sinks.
+CASES = (
+    ("llama", "std"), ("llama", "portable"), ("gemma3", "std"), ("bloom", "portable"), ("opt", "std"),
+    ("mixtral", "std"), ("gpt-oss", "portable"),
+)  # fmt: skip
 TWICE = pytest.mark.slow(reason="test_export_generation.py makes tokens by both of its files, without torch")
 
 
@@ -231,6 +236,7 @@ def test_a_profile_of_lengths_has_no_place_for_a_past(written: Any) -> None:
         written("llama", "fast")
 
 
-def test_what_is_not_written_is_refused_by_node_and_operator(written: Any) -> None:
+def test_what_is_not_written_is_refused_by_node_and_operator(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "GROUPED", frozenset())
     with pytest.raises(TargetError, match=r"no translation of \w+ \(transformers\.grouped_mm_fallback\)"):
-        written("mixtral", "std")
+        written("mixtral", "std", True)

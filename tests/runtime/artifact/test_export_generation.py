@@ -130,6 +130,21 @@ def test_weights_in_blocks(dtype: str, file: str, least: float, most: float, low
     assert len(loaded.generate([[5, 6, 7]], **OPTIONS[0])[0].token_ids) == 8
 
 
+def test_routed_experts_make_the_tokens_of_the_eager_model(tiny: Any, tmp_path: Path) -> None:
+    """In other dtypes than float32 they would be wrong, which is told in place of done."""
+    model = tiny("mixtral", "AutoModelForCausalLM")
+    routed = headrace.lower(model, target="reference", tokenizer=gpt_like())
+    prompts = generating.prompts(96, 5, 17, 3, 11)
+    loaded = headrace.load(routed.export_onnx(tmp_path / "m", logits="last"))
+    found = [list(one.token_ids) for one in loaded.generate(prompts, **OPTIONS[0])]
+    assert found == [generating.greedy(model, own, 8) for own in prompts]
+    for dtype in ("float16", "int8", "int4"):
+        with pytest.raises(
+            headrace.InputError, match=f"an export in {dtype} would stay in float32 there, or answer wro"
+        ):
+            routed.export_onnx(tmp_path / dtype, dtype=dtype)
+
+
 CROSSING = """
 import json, sys
 import headrace
