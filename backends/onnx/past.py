@@ -94,7 +94,7 @@ class PastExecutable:
         bounds, wanted = given[Role.OFFSETS].astype(np.int64), given[Role.WANTED]
         asked = np.full(int(bounds[-1]), -1)
         asked[wanted] = np.arange(len(wanted))
-        found = np.zeros((1, len(wanted), self._program.signature.outputs[0].width), np.float32)
+        found = np.empty((1, len(wanted), self._program.signature.outputs[0].width), np.float32)
         left = len(wanted)
         counts = np.diff(bounds)
         for count in np.unique(counts[counts > 0]):
@@ -102,7 +102,10 @@ class PastExecutable:
             batch = Batch(bounds[order, None] + np.arange(count), given[Role.CONTEXT][order], order)
             logits = self._run(batch, given, inputs)
             places = asked[batch.places[:, -logits.shape[1] :]]
-            found[0, places[places >= 0]] = logits[places >= 0]
+            if np.array_equal(places.ravel(), np.arange(len(wanted))):
+                found = logits.reshape(found.shape)  # all that is asked for, in order: a vocabulary is long to copy
+            else:
+                found[0, places[places >= 0]] = logits[places >= 0]
             left -= int((places >= 0).sum())
         if left:
             raise ArtifactError(
@@ -124,10 +127,10 @@ class PastExecutable:
             read = rows[cache.group].read(array) if cache.group else _state(array, batch, given)
             feeds[self._pasts[cache.name].before] = read
         logits, *made = self._session.run_for(feeds, [LOGITS, *self._returned])
-        presents = dict(zip(self._returned, made, strict=True))
+        presents, past = dict(zip(self._returned, made, strict=True)), batch.past
         for cache in self._program.form.caches:
             if (after := self._pasts[cache.name].after) and cache.group:
-                rows[cache.group].write(caches[cache.name], presents[after][:, :, batch.past :])
+                rows[cache.group].write(caches[cache.name], presents[after][:, :, past:])
             elif after:
                 caches[cache.name][given[Role.ROWS][batch.order]] = presents[after]
         return logits
@@ -167,12 +170,14 @@ class Rows(NamedTuple):
         nothing: which of them are no row of the sequence, [B, P]; None where all are.
         slots: of what is added, [B, L].
         kept: which of that goes anywhere, [B, L]; None where all does.
+        each: by a cache's heads, the places of all their rows, [B, heads, P], once they were asked for.
     """
 
     places: Array
     nothing: Array | None
     slots: Array
     kept: Array | None
+    each: dict[int, Array]
 
     @classmethod
     def of(cls, table: Array, lengths: Array, slots: Array, size: int) -> Rows:
@@ -188,13 +193,14 @@ class Rows(NamedTuple):
         table = table[:, : -(-past // size)]
         real, kept = rows_of(lengths) & (table >= 0).repeat(size, 1)[:, :past], slots >= 0
         places = (np.maximum(table, 0)[:, :, None].astype(np.int64) * size + np.arange(size)).reshape(len(table), -1)
-        return cls(places[:, :past], None if real.all() else ~real, slots, None if kept.all() else kept)
+        return cls(places[:, :past], None if real.all() else ~real, slots, None if kept.all() else kept, {})
 
     def read(self, cache: Array) -> Array:
         """What a paged cache [N, size, heads, width] holds of the sequences, [B, heads, P, width]."""
         heads, width = cache.shape[2:]
-        each = self.places[:, None] * heads + np.arange(heads)[:, None]
-        held: Array = cache.reshape(-1, width).take(each, 0)
+        if heads not in self.each:
+            self.each[heads] = self.places[:, None] * heads + np.arange(heads)[:, None]
+        held: Array = cache.reshape(-1, width).take(self.each[heads], 0)
         if self.nothing is not None:  # what lies there may be no number, which no weight of zero makes one
             held.swapaxes(1, 2)[self.nothing] = 0
         return held

@@ -139,9 +139,7 @@ def test_routed_experts_make_the_tokens_of_the_eager_model(tiny: Any, tmp_path: 
     found = [list(one.token_ids) for one in loaded.generate(prompts, **OPTIONS[0])]
     assert found == [generating.greedy(model, own, 8) for own in prompts]
     for dtype in ("float16", "int8", "int4"):
-        with pytest.raises(
-            headrace.InputError, match=f"an export in {dtype} would stay in float32 there, or answer wro"
-        ):
+        with pytest.raises(headrace.InputError, match=f"an export in {dtype} would stay in float32"):
             routed.export_onnx(tmp_path / dtype, dtype=dtype)
 
 
