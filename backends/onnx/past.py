@@ -71,7 +71,8 @@ class PastExecutable:
         self.calls = 0
         self._session, self._program, self._keep = session, program, keep
         self._pasts = names.pasts(program)
-        wanted = [name for past in self._pasts.values() for name in (past.before, past.after) if name]
+        self._returned = [past.after for past in self._pasts.values() if past.after]
+        wanted = [*(past.before for past in self._pasts.values()), *self._returned]
         if lacking := [name for name in wanted if name not in {*session.inputs, *session.outputs}]:
             raise ArtifactError(f"{session.path} has no {lacking[0]}, which the program keeps between its steps.")
 
@@ -93,7 +94,7 @@ class PastExecutable:
         bounds, wanted = given[Role.OFFSETS].astype(np.int64), given[Role.WANTED]
         asked = np.full(int(bounds[-1]), -1)
         asked[wanted] = np.arange(len(wanted))
-        found = np.zeros((1, len(wanted), self._program.signature.outputs[0].width), np.float32)
+        found = np.empty((1, len(wanted), self._program.signature.outputs[0].width), np.float32)
         left = len(wanted)
         counts = np.diff(bounds)
         for count in np.unique(counts[counts > 0]):
@@ -101,7 +102,10 @@ class PastExecutable:
             batch = Batch(bounds[order, None] + np.arange(count), given[Role.CONTEXT][order], order)
             logits = self._run(batch, given, inputs)
             places = asked[batch.places[:, -logits.shape[1] :]]
-            found[0, places[places >= 0]] = logits[places >= 0]
+            if np.array_equal(places.ravel(), np.arange(len(wanted))):
+                found = logits.reshape(found.shape)  # all that is asked for, in order: a vocabulary is long to copy
+            else:
+                found[0, places[places >= 0]] = logits[places >= 0]
             left -= int((places >= 0).sum())
         if left:
             raise ArtifactError(
@@ -117,18 +121,16 @@ class PastExecutable:
     def _run(self, batch: Batch, given: Mapping[Role, Array], caches: Mapping[str, Array]) -> Array:
         """One batch's logits [B, 1 or L, V]; what it adds is in the caches then."""
         rows = {group.name: self._rows(place, batch, given) for place, group in enumerate(self._program.form.groups)}
-        feeds, presents = self._fed(batch, given), dict[str, Array]()
-        total, count = batch.past + batch.places.shape[1], len(batch.order)
-        shapes = {one.sizes: one.shape(total, count) for one in self._pasts.values()}
+        feeds = self._fed(batch, given)
         for cache in self._program.form.caches:
-            array, known = caches[cache.name], self._pasts[cache.name]
-            feeds[known.before] = rows[cache.group].read(array) if cache.group else _state(array, batch, given)
-            if known.after:
-                presents[known.after] = np.empty(shapes[known.sizes], array.dtype)
-        logits = self._session.run_into(feeds, presents, LOGITS)
+            array = caches[cache.name]
+            read = rows[cache.group].read(array) if cache.group else _state(array, batch, given)
+            feeds[self._pasts[cache.name].before] = read
+        logits, *made = self._session.run_for(feeds, [LOGITS, *self._returned])
+        presents, past = dict(zip(self._returned, made, strict=True)), batch.past
         for cache in self._program.form.caches:
             if (after := self._pasts[cache.name].after) and cache.group:
-                rows[cache.group].write(caches[cache.name], presents[after][:, :, batch.past :])
+                rows[cache.group].write(caches[cache.name], presents[after][:, :, past:])
             elif after:
                 caches[cache.name][given[Role.ROWS][batch.order]] = presents[after]
         return logits
@@ -168,12 +170,14 @@ class Rows(NamedTuple):
         nothing: which of them are no row of the sequence, [B, P]; None where all are.
         slots: of what is added, [B, L].
         kept: which of that goes anywhere, [B, L]; None where all does.
+        each: by a cache's heads, the places of all their rows, [B, heads, P], once they were asked for.
     """
 
     places: Array
     nothing: Array | None
     slots: Array
     kept: Array | None
+    each: dict[int, Array]
 
     @classmethod
     def of(cls, table: Array, lengths: Array, slots: Array, size: int) -> Rows:
@@ -189,13 +193,14 @@ class Rows(NamedTuple):
         table = table[:, : -(-past // size)]
         real, kept = rows_of(lengths) & (table >= 0).repeat(size, 1)[:, :past], slots >= 0
         places = (np.maximum(table, 0)[:, :, None].astype(np.int64) * size + np.arange(size)).reshape(len(table), -1)
-        return cls(places[:, :past], None if real.all() else ~real, slots, None if kept.all() else kept)
+        return cls(places[:, :past], None if real.all() else ~real, slots, None if kept.all() else kept, {})
 
     def read(self, cache: Array) -> Array:
         """What a paged cache [N, size, heads, width] holds of the sequences, [B, heads, P, width]."""
         heads, width = cache.shape[2:]
-        each = self.places[:, None] * heads + np.arange(heads)[:, None]
-        held: Array = cache.reshape(-1, width).take(each, 0)
+        if heads not in self.each:
+            self.each[heads] = self.places[:, None] * heads + np.arange(heads)[:, None]
+        held: Array = cache.reshape(-1, width).take(self.each[heads], 0)
         if self.nothing is not None:  # what lies there may be no number, which no weight of zero makes one
             held.swapaxes(1, 2)[self.nothing] = 0
         return held

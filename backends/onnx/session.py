@@ -121,33 +121,6 @@ class Session:
         filled = {name: np.pad(inputs[name], _below(size - batch, inputs[name]), mode="edge") for name in self.inputs}
         return [found[:batch] for found in _run(self._for_shape(size, length), filled, outputs)]
 
-    def run_into(
-        self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]], returned: str
-    ) -> NDArray[Any]:
-        """Run a batch of any shape.
-
-        Args:
-            outputs: arrays of the outputs' own shapes and dtypes, contiguous, which these are written to.
-
-        Returns:
-            Another output, whose shape need not be known.
-        """
-        if not self.optional.isdisjoint(inputs):  # no binding takes these
-            first, *others = self.run_for(inputs, (returned, *outputs))
-            for array, other in zip(outputs.values(), others, strict=True):
-                np.copyto(array, other)
-            return first
-        session = self._inner()
-        binding = session.io_binding()
-        for name in self.inputs:
-            binding.bind_cpu_input(name, np.ascontiguousarray(inputs[name]))
-        binding.bind_output(returned)
-        for name, array in outputs.items():
-            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        session.run_with_iobinding(binding)
-        made: NDArray[Any] = binding.get_outputs()[0].numpy()
-        return made
-
     def copy(self, path: Path) -> None:
         """Copy the file, and the data beside it, which it knows by name."""
         shutil.copyfile(self.path, path)
@@ -174,16 +147,9 @@ def _below(count: int, array: NDArray[Any]) -> list[tuple[int, int]]:
 def _run(
     session: onnxruntime.InferenceSession, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
 ) -> list[NDArray[Any]]:
-    if len(inputs) > len(session.get_inputs()):  # some are optional, which no binding takes
-        unbound: list[NDArray[Any]] = session.run([*outputs], dict(inputs))
-        return unbound
-    binding = session.io_binding()
-    for name, array in inputs.items():
-        binding.bind_cpu_input(name, np.ascontiguousarray(array))
-    for output in outputs:
-        binding.bind_output(output)
-    session.run_with_iobinding(binding)
-    found: list[NDArray[Any]] = binding.copy_outputs_to_cpu()
+    # No binding: it costs a call of Python for each of a decoder's pasts, which this hands over as they are.
+    given = {name: np.ascontiguousarray(one) for name, one in inputs.items()}
+    found: list[NDArray[Any]] = session.run([*outputs], given)
     return found
 
 

@@ -6,10 +6,8 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from headrace import graphs
-from headrace.compat.torch import operator_name
+from headrace.compat.torch import GROUPED, operator_name
 
-# Products of groups of rows whose sizes count what the tokens chose: torch's, and transformers' where that has none.
-GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 CHOICES = frozenset({"topk", "sort", "argsort"})
 TAKING = frozenset({"index", "index_select"})
 

@@ -103,6 +103,8 @@ BRIEF = {"aot_inductor.precompile_headers": False}
 X86 = ("x86_64", "AMD64")
 # Up to 2.12 the plan of memory counts what a loop computes among what surrounds the loop, and fails.
 LOOPS_PLANNED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+# Products of groups of rows whose sizes count what the tokens chose: torch's, and transformers' where that has none.
+GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 
 
 def stand_ins_on(device: torch.device, value: Any) -> Any:

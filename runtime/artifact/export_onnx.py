@@ -135,6 +135,11 @@ def _require_program(program: Program, dtype: str) -> None:
         raise InputError(
             f"The program is in {program.dtype}; an export begins from float32 and takes dtype={dtype!r} from there."
         )
+    if program.evidence.routed_experts and dtype != "float32":
+        raise InputError(
+            "The model routes tokens to experts, whose products lie in a loop where no converter of weights gets them "
+            f"right: an export in {dtype} would stay in float32 there, or answer wrongly. Export it in float32."
+        )
 
 
 def _require_seen(program: Program) -> None:

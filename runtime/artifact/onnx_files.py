@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace.ir import CROSS, OutputKind, Program
+from headrace.ir import CROSS, Layout, OutputKind, Program
 from headrace.ir.passes import run_passes
 from headrace.ir.serialize import encode
 from headrace.runtime.engine.lane import key_of
@@ -103,7 +103,7 @@ class Files:
         plain = path if self.dtype == "float32" else self._plain
         write(build(self.kept, self.profile, finished, self.facts, self.last), plain, self._external_from)
         if self.dtype != "float32":
-            convert(plain, path, self.dtype, self._external_from)
+            convert(plain, path, self.dtype, self._external_from, generates=self.kept.form.layout is Layout.CACHED)
         kinds = [output.kind for output in self.kept.signature.outputs]
         lanes = [(kind,) for kind in kinds] + ([tuple(kinds)] if len(kinds) > 1 else [])
         return {key_of(kinds): _lane(self.main, _only(self.kept, kinds)) for kinds in lanes}

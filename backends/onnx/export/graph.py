@@ -19,11 +19,13 @@ from headrace import debug, graphs
 from headrace.backends.onnx import names
 from headrace.backends.onnx.export.finish import finish
 from headrace.backends.onnx.export.inputs import compute_positions, take_lengths
+from headrace.backends.onnx.export.layout import lie_flat
 from headrace.backends.onnx.export.past import give_past, translatable
 from headrace.backends.onnx.export.recurrence import FUNCTIONAL, StateTranslation
 from headrace.backends.onnx.export.simplify import simplify
-from headrace.backends.onnx.export.translate import table
+from headrace.backends.onnx.export.translate import Translation, as_function, table
 from headrace.backends.onnx.profiles import Form, Profile
+from headrace.compat.torch import GROUPED, operator_name
 from headrace.compat.torch_onnx import translate
 from headrace.errors import TargetError
 from headrace.ir import AttentionSpec, Layout, OutputKind, Program
@@ -95,6 +97,7 @@ def _with_past(program: Program, profile: Profile, last: bool) -> tuple[ir.Model
     model = _exported(program, exported, profile, translations)
     outputs = give_past(model, program, made, last)
     simplified(model)
+    lie_flat(model)
     _name_outputs(model, outputs)
     specs = _attentions(model, program)
     _forget(model)
@@ -104,9 +107,14 @@ def _with_past(program: Program, profile: Profile, last: bool) -> tuple[ir.Model
 def _exported(
     program: Program, exported: ExportedProgram, profile: Profile, translations: dict[Any, Any]
 ) -> ir.Model:  # fmt: skip
+    experts = {
+        node.target: as_function(Translation(profile).grouped)
+        for node in exported.graph.nodes
+        if operator_name(node.target) in GROUPED
+    }
     with _quiet():
         try:
-            return translate(graphs.sparing(exported), profile.written, translations)
+            return translate(graphs.sparing(exported), profile.written, translations | experts)
         except torch.onnx.errors.OnnxExporterError as error:
             debug.say(debug.CODE, f"torch.onnx: {error}")
             raise TargetError(

@@ -88,20 +88,15 @@ class PastTranslation(Translation):
         bias_kind: str,
     ) -> Any:  # fmt: skip
         """`headrace::attention_paged`: [T, Hq, Dv]."""
-        op, width = self.op, int(v_cache.shape[3])
-        heads, q = int(q.shape[1]), self._batched(q)
+        op, heads, width = self.op, int(q.shape[1]), int(v_cache.shape[3])
         seen = self._seen(kind, window)
         added = None if bias is None else self._distance(bias, bias_kind, q)
         plain = self.form is Form.PLAIN or sinks is not None or (bias is not None and softcap > 0)
         if k is not None and not plain:
             mask = self._added(seen, added)[0]
-            out = first(
-                op.Attention(
-                    q, self._batched(k), self._batched(v), mask, k_cache, v_cache, scale=scale, softcap=softcap
-                )
-            )
+            options = {"q_num_heads": heads, "kv_num_heads": int(k.shape[1]), "scale": scale, "softcap": softcap}
+            out = first(op.Attention(*map(self._beside, (q, k, v)), mask, k_cache, v_cache, **options))
             self._presents |= {k_cache.name: (out, 1), v_cache.name: (out, 2)}
-            out = op.Transpose(out, perm=(0, 2, 1, 3))
         else:
             if k is not None:
                 for cache, own in ((k_cache, k), (v_cache, v)):
@@ -109,6 +104,7 @@ class PastTranslation(Translation):
             keys, values = (
                 _known(self.present(cache.name), cache.dtype, *cache.shape[2:]) for cache in (k_cache, v_cache)
             )
+            q = self._batched(q)
             if plain:
                 out = self._plain(q, keys, values, seen, added, sinks, scale, softcap)
             else:  # an earlier layer put them there
@@ -158,6 +154,11 @@ class PastTranslation(Translation):
         op, (heads, width) = self.op, (int(size) for size in x.shape[1:])
         shape = self._shape(self._dim(self.ids, 0), self._dim(self.ids, 1), heads, width)
         return _known(op.Transpose(op.Reshape(x, shape), perm=(0, 2, 1, 3)), x.dtype, heads, width)
+
+    def _beside(self, x: Any) -> Any:
+        """Rows [T, H, D] as [B, L, H * D], as which an operator that is told of heads takes them."""
+        heads, width = (int(size) for size in x.shape[1:])
+        return self.op.Reshape(x, self._shape(self._dim(self.ids, 0), self._dim(self.ids, 1), heads * width))
 
     def _positions(self) -> tuple[Any, Any]:
         """Those of the queries, [B, 1, L, 1], and of the keys, [B, 1, 1, P + L]: how many real tokens came before."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from onnx_ir import tape
 
 from headrace.backends.onnx.export import past
+from headrace.backends.onnx.export.body import Step
 from headrace.backends.onnx.export.past import PastTranslation, functional
 from headrace.backends.onnx.export.translate import as_function, first
 from headrace.compat.torch_code import define
@@ -29,28 +28,6 @@ from headrace.ops.recurrent import (
 from headrace.ops.stateful import RECURRENCES, STATE_ARGUMENTS
 
 Body = Callable[["Step", ir.Value, Sequence[ir.Value]], tuple[ir.Value, ir.Value]]
-
-
-class Step(tape.Tape):
-    """The operators of one token."""
-
-    def of(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """The value of a new node, named by its place."""
-        made = self.op(op_type, [*inputs], attributes or None, name=f"step_{len(self.nodes)}")
-        made.name = f"step_value_{len(self.nodes)}"
-        return made
-
-    def axes(self, *values: int) -> ir.Value:
-        """Whole numbers."""
-        return self.of("Constant", value=ir.tensor(np.array(values, np.int64)))
-
-    def beside(self, x: ir.Value, *axes: int) -> ir.Value:
-        """The value with axes of size one."""
-        return self.of("Unsqueeze", x, self.axes(*axes))
-
-    def total(self, x: ir.Value, axis: int) -> ir.Value:
-        """The sum along an axis, which goes."""
-        return self.of("ReduceSum", x, self.axes(axis), keepdims=0)
 
 
 def scan_body(body: Body, rank: int, operands: int) -> ir.Graph:

@@ -13,6 +13,7 @@ from typing import Any
 from onnx import TensorProto
 from onnxscript.values import Opset
 
+from headrace.backends.onnx.export.experts import grouped_product
 from headrace.backends.onnx.profiles import Form, Profile
 from headrace.ir import MaskKind, PoolKind, Window
 from headrace.ops.attention import ATTENTION, MASK, POOL
@@ -173,6 +174,12 @@ class Translation:
         count = op.Max(op.ReduceSum(weights, self._ints(1), keepdims=1), op.Constant(value_float=1.0))
         divisor = op.Sqrt(count) if kind == PoolKind.MEAN_SQRT_LEN else count
         return op.CastLike(op.Div(total, divisor), hidden)
+
+    def grouped(self, rows: Any, weight: Any, ends: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+        """The grouped product of routed experts, [S, N]; of torch's no float32 program has the other arguments."""
+        assert bias is None
+        assert out_dtype is None
+        return grouped_product(self.op, rows, weight, ends)
 
     def _edge(self, real: Any, kind: str) -> Any:
         """The place of the first or last real row of each sequence, [B]; ArgMax would do, where runtimes agreed."""

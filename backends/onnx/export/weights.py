@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from headrace.backends.onnx.export.blocks import in_blocks
+from headrace.backends.onnx.export.blocks import COARSE, FINE, in_blocks
 from headrace.backends.onnx.export.graph import forget_shapes
 
 SUFFIXES = {"float32": "", "float16": "_fp16", "int8": "_int8", "int4": "_q4"}
@@ -25,15 +25,18 @@ def write(model: ir.Model, path: Path, external_from: int) -> None:
     ir.save(model, path, external_data=f"{path.name}_data" if size >= external_from else None)
 
 
-def convert(source: Path, path: Path, dtype: str, external_from: int) -> None:
+def convert(source: Path, path: Path, dtype: str, external_from: int, generates: bool = False) -> None:
     """Rewrite a float32 model file in another form.
+
+    Args:
+        generates: whether reading the weights is what the model's time goes to, so that int8 keeps them in blocks.
 
     Raises:
         OSError: the disk has no room for it.
     """
     _require_room(source)
-    if dtype == "int4":
-        in_blocks(model := ir.load(source))
+    if dtype == "int4" or (dtype == "int8" and generates):
+        in_blocks(model := ir.load(source), COARSE if dtype == "int4" else FINE)
     else:
         model = ir.serde.deserialize_model({"float16": _in_float16, "int8": _in_int8}[dtype](source))
     # The converters insert nodes where they fall, and leave types that no longer hold.

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'headr
 import onnx_ir as ir
 import onnxruntime as ort
 
-from headrace.backends.onnx.export.blocks import BLOCK, in_blocks, quantize
+from headrace.backends.onnx.export.blocks import BLOCK, block_size, in_blocks, quantize
 
 RANDOM = np.random.default_rng(0)
 
@@ -69,19 +69,25 @@ def test_a_table_that_a_head_shares_is_held_once_and_what_leads_back_has_more_bi
     assert len(model.graph.initializers) == 9
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_onnxruntime_reads_the_weights_that_were_meant(bits: int) -> None:
-    """Products with single inputs are the weights themselves."""
-    array = RANDOM.standard_normal((6, 3 * BLOCK)).astype(np.float32)
+@pytest.mark.parametrize(("bits", "width"), [(4, 3 * BLOCK), (8, 3 * BLOCK), (8, 4 * BLOCK)])
+def test_onnxruntime_reads_the_weights_that_were_meant(bits: int, width: int) -> None:
+    """Products with single inputs are the weights themselves; of 8 bits in whole blocks of twice as many, in those."""
+    array = RANDOM.standard_normal((6, width)).astype(np.float32)
     blocks = quantize(array, bits)
+    size = block_size(width, bits)
+    assert size == (2 * BLOCK if width == 4 * BLOCK else BLOCK)
     low, high = blocks.packed & 15, blocks.packed >> 4
-    whole = blocks.packed if bits == 8 else np.stack([low, high], -1).reshape(6, 3, BLOCK)
-    zeros = blocks.zeros if bits == 8 else np.stack([blocks.zeros & 15, blocks.zeros >> 4], -1).reshape(6, -1)[:, :3]
+    whole = blocks.packed if bits == 8 else np.stack([low, high], -1).reshape(6, -1, size)
+    zeros = (
+        blocks.zeros
+        if bits == 8
+        else np.stack([blocks.zeros & 15, blocks.zeros >> 4], -1).reshape(6, -1)[:, : width // size]
+    )
     meant = ((whole.astype(np.float32) - zeros[..., None]) * blocks.scales[..., None]).reshape(array.shape)
     assert np.abs(meant - array).max() < {4: 0.4, 8: 0.02}[bits]
-    given = value("x", 3 * BLOCK, 3 * BLOCK)
+    given = value("x", width, width)
     held = [weight(name, one) for name, one in blocks._asdict().items()]
-    sizes = {"N": 6, "K": 3 * BLOCK, "bits": bits, "block_size": BLOCK}
+    sizes = {"N": 6, "K": width, "bits": bits, "block_size": size}
     node = ir.node("MatMulNBits", [given, *held], sizes, domain="com.microsoft")
     node.outputs[0].type, node.outputs[0].name = given.type, "y"
     graph = ir.Graph(
@@ -89,7 +95,7 @@ def test_onnxruntime_reads_the_weights_that_were_meant(bits: int) -> None:
     )
     model = ir.serde.serialize_model(ir.Model(graph, ir_version=8)).SerializeToString()
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    assert np.abs(session.run(None, {"x": np.eye(3 * BLOCK, dtype=np.float32)})[0].T - meant).max() < 1e-6
+    assert np.abs(session.run(None, {"x": np.eye(width, dtype=np.float32)})[0].T - meant).max() < 1e-6
 
 
 def test_weights_that_lay_on_a_grid_of_few_steps_stay_there() -> None:

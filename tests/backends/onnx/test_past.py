@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from headrace import feed
 from headrace.backends.onnx import names
+from headrace.backends.onnx.export import graph
 from headrace.backends.onnx.export.graph import build
 from headrace.backends.onnx.past import PastExecutable, Rows
 from headrace.backends.onnx.profiles import PROFILES
@@ -27,8 +28,12 @@ from tests import generating
 
 LENGTHS, NEW = (5, 17, 3, 11), 6
 HEAD = "AutoModelForCausalLM"
-# Grouped queries and rotations; windows beside whole; slopes of alibi; learned positions of an offset.
-CASES = (("llama", "std"), ("llama", "portable"), ("gemma3", "std"), ("bloom", "portable"), ("opt", "std"))
+# Grouped queries and rotations; windows beside whole; slopes of alibi; learned positions of an offset; routed experts,
+# and those with biases beside sinks.
+CASES = (
+    ("llama", "std"), ("llama", "portable"), ("gemma3", "std"), ("bloom", "portable"), ("opt", "std"),
+    ("mixtral", "std"), ("gpt-oss", "portable"),
+)  # fmt: skip
 TWICE = pytest.mark.slow(reason="test_export_generation.py makes tokens by both of its files, without torch")
 
 
@@ -131,6 +136,18 @@ def test_an_attention_is_one_operator_with_its_past(written: Any) -> None:
     assert len({node.inputs[3] for node in attentions}) == 1
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3", "opt"])
+def test_rows_of_heads_lie_beside_one_another(name: str, written: Any) -> None:
+    """From a product to the attention and back no element moves, past a rotation, and a norm of each head, too."""
+    nodes = list(ir.load(written(name, "std")[1]).graph)
+    assert [node.name for node in nodes if node.op_type == "Transpose" and "perm" in node.attributes][1:] == []
+    kinds = [node.op_type for node in nodes]
+    assert kinds.count("Attention") == 2
+    assert kinds.count("RotaryEmbedding") == (0 if name == "opt" else 4)
+    given = {value for node in nodes if node.op_type == "Attention" for value in node.inputs[:3]}
+    assert all(value.producer().op_type == "Reshape" for value in given)
+
+
 def test_the_last_rows_alone_on_request(written: Any) -> None:
     program, path = written("llama", "std", True)
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -219,6 +236,7 @@ def test_a_profile_of_lengths_has_no_place_for_a_past(written: Any) -> None:
         written("llama", "fast")
 
 
-def test_what_is_not_written_is_refused_by_node_and_operator(written: Any) -> None:
+def test_what_is_not_written_is_refused_by_node_and_operator(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "GROUPED", frozenset())
     with pytest.raises(TargetError, match=r"no translation of \w+ \(transformers\.grouped_mm_fallback\)"):
-        written("mixtral", "std")
+        written("mixtral", "std", True)
