@@ -12,16 +12,26 @@ import pytest
 import torch
 
 import headrace
-from headrace.errors import InputError, LoadError
+from headrace.errors import InputError, LoadError, TargetError
 from headrace.frontend.load.checkpoint import load
 from headrace.frontend.load.sentence_transformers.modules.words import WordTokenizer
+from headrace.frontend.trace import trace
+from headrace.ir import Layout, Task
+from headrace.lowering.pipeline import analyse, prepare
 from tests.words import bert_like
 
 st = pytest.importorskip("sentence_transformers")
 
 VOCABULARY = ["PADDING_TOKEN", "the", "cat", "Sat", "sat", "on", "mat", "U.S.", "dog", "cat"]
 # Case, punctuation around and inside words, unknown words, stop words, white space of all kinds.
-TEXTS = ["The cat, Sat on the (mat)!", "dog\tdog\nDOG", "a U.S. cat\u00a0sat unheard of", "cat " * 20, "MAT: sat; 'on'"]
+TEXTS = [
+    "cat",
+    "The cat, Sat on the (mat)!",
+    "dog\tdog\nDOG",
+    "a U.S. cat\u00a0sat unheard of",
+    "cat " * 20,
+    "MAT: sat; 'on'",
+]
 
 
 def words(stop: list[str], lowers: bool = False, most: int = 1_000_000) -> Any:
@@ -32,10 +42,10 @@ def words(stop: list[str], lowers: bool = False, most: int = 1_000_000) -> Any:
     return WordEmbeddings(WhitespaceTokenizer(VOCABULARY, stop, lowers), table, max_seq_length=most)
 
 
-def mean(width: int = 16) -> Any:
+def mean(width: int = 16, kind: str = "mean") -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    return Pooling(width, "mean")
+    return Pooling(width, kind)
 
 
 def wrapped() -> Any:
@@ -56,6 +66,13 @@ def bag(**options: Any) -> Any:
     return BoW(VOCABULARY, {"cat": 0.3, "mat": 2.0}, unknown_word_weight=0.5, **options)
 
 
+def lstm(layers: int = 1, both: bool = True) -> Any:
+    from sentence_transformers.sentence_transformer.modules import LSTM
+
+    torch.manual_seed(2)
+    return LSTM(16, 12, layers, bidirectional=both)
+
+
 def dense() -> Any:
     from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -68,6 +85,9 @@ MADE: dict[str, Callable[[], list[Any]]] = {
     "stop words": lambda: [words(["the", "on"]), mean()],
     "lower case, cut": lambda: [words(["the"], lowers=True, most=3), mean()],
     "weighed": lambda: [words([]), weighed(), mean()],
+    "lstm": lambda: [words(["the"]), lstm(), mean(24)],
+    "lstm of two layers, last row": lambda: [words([]), lstm(2), mean(24, "lasttoken")],
+    "lstm of three layers, forward, largest": lambda: [words([]), lstm(3, both=False), mean(12, "max")],
     "bag": lambda: [bag()],
     "bag, each once, dense": lambda: [bag(cumulative_term_frequency=False), dense()],
 }
@@ -86,6 +106,26 @@ def test_equals_sentence_transformers(name: str, tmp_path: Path) -> None:
         expected = np.stack([read_back.encode(text) for text in TEXTS])
     loaded = headrace.load(ours.save(tmp_path / "ours"))
     np.testing.assert_array_equal(loaded.embed(TEXTS, truncate=True), ours.embed(TEXTS, truncate=True))
+
+
+@pytest.mark.parametrize(("both", "looks"), [(True, "both ways"), (False, "back only")])
+def test_an_lstm_says_which_way_it_looks(both: bool, looks: str) -> None:
+    made = [words([]), lstm(2, both), mean(24 if both else 12)]
+    ours = headrace.compile(st.SentenceTransformer(modules=made, device="cpu"), target="reference")
+    rows = [line.split() for line in ours.explain().splitlines() if " lstm " in line]
+    assert [" ".join(row[3:5]) for row in rows] == [looks] * 2
+
+
+def test_an_lstm_has_a_row_a_text() -> None:
+    """It has no packed form, and none that goes on from a state: a text is read whole."""
+    model = st.SentenceTransformer(modules=[words([]), lstm(), mean(24)], device="cpu")
+    traced = trace(load(model, dtype=torch.float32))
+    analysed = analyse(traced.program, traced.behaviour)
+    assert prepare(analysed, Task.EMBED, Layout.PACKED).form.layout_why == (
+        "lstm is an LSTM, which takes a row a sequence."
+    )
+    with pytest.raises(TargetError, match=r"an LSTM, whose states no cache keeps\. Pass prefill=.single_pass."):
+        headrace.compile(model, target="reference", token_budget=8)
 
 
 def test_a_tokenizer_of_transformers_behind_words(tmp_path: Path) -> None:
