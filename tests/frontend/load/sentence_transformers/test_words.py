@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,12 +142,68 @@ def test_a_tokenizer_of_transformers_behind_words(tmp_path: Path) -> None:
         load(tmp_path, dtype=torch.float32)
 
 
-def test_what_splits_otherwise_is_refused(tmp_path: Path) -> None:
+NGRAMS = ["PADDING_TOKEN", "New_York", "new_york_city", "is", "big", "n't", "yes", "__", "a__b", "the", "u.s.", "of",
+          "one_two_three", "two_three"]  # fmt: skip
+LINES = [
+    "New York isn't (BIG), yes!",
+    "In new york CITY. Big: The U.S. of New  York",
+    "one two three Two Three --yes--",
+]
+
+
+def phrases(**options: Any) -> Any:
+    from sentence_transformers.sentence_transformer.modules import WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import PhraseTokenizer
+
+    table = torch.randn(len(NGRAMS), 16, generator=torch.Generator().manual_seed(0))
+    return WordEmbeddings(PhraseTokenizer(NGRAMS, **options), table)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stop_words": [], "do_lower_case": True},
+        {"max_ngram_length": 2},
+        {"ngram_separator": None},
+        {"stop_words": ["The"]},
+    ],
+    ids=str,
+)
+def test_phrases(options: dict[str, Any], tmp_path: Path) -> None:
+    """Sentence-transformers' ids of every text, and its vectors, from memory, its folder and ours."""
+    pytest.importorskip("nltk", reason="needs nltk: pip install 'headrace[words]'")
+    first = phrases(**options)
+    model = st.SentenceTransformer(modules=[first, mean()], device="cpu")
+    expected = [model.encode(text) for text in LINES]
+    model.save_pretrained(str(tmp_path / "theirs"))
+    for source in (model, tmp_path / "theirs"):
+        tokenizer = load(source, dtype=torch.float32).tokenizer
+        for text in [*LINES, "", *NGRAMS]:
+            assert tokenizer(text, add_special_tokens=False)["input_ids"] == first.tokenizer.tokenize(text), text
+        ours = headrace.compile(source, target="reference")
+        np.testing.assert_allclose(ours.embed(LINES), expected, atol=1e-6)
+    loaded = headrace.load(ours.save(tmp_path / "ours"))
+    np.testing.assert_array_equal(loaded.embed(LINES), ours.embed(LINES))
+
+
+def test_phrases_without_their_library_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     st.SentenceTransformer(modules=MADE["words"](), device="cpu").save_pretrained(str(tmp_path))
     path = tmp_path / "wordembedding_config.json"
     said = json.loads(path.read_text())
     path.write_text(json.dumps(said | {"tokenizer_class": "sentence_transformers.models.tokenizer.PhraseTokenizer"}))
-    with pytest.raises(LoadError, match=r"splits words by PhraseTokenizer.*WhitespaceTokenizer and Transformers.*NLTK"):
+    (tmp_path / "whitespacetokenizer_config.json").rename(tmp_path / "phrasetokenizer_config.json")
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    with pytest.raises(TargetError, match=r'A PhraseTokenizer needs nltk, .*: pip install "headrace\[words\]"'):
+        load(tmp_path, dtype=torch.float32)
+
+
+def test_what_splits_otherwise_is_refused(tmp_path: Path) -> None:
+    st.SentenceTransformer(modules=MADE["words"](), device="cpu").save_pretrained(str(tmp_path))
+    path = tmp_path / "wordembedding_config.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {"tokenizer_class": "sentence_transformers.models.tokenizer.Unheard"}))
+    with pytest.raises(LoadError, match=r"splits words by Unheard.*WhitespaceTokenizer, PhraseTokenizer, Transformers"):
         load(tmp_path, dtype=torch.float32)
     path.write_text(json.dumps(said))
     (tmp_path / "whitespacetokenizer_config.json").unlink()
