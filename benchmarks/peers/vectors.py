@@ -87,7 +87,7 @@ def tables() -> dict[str, Callable[[], list[Any]]]:
             dense.WordEmbeddings(tokenizer(), rows), dense.Pooling(16, "mean"),
         ],
         "WordEmbeddings, LSTM": lambda: [
-            dense.WordEmbeddings(WhitespaceTokenizer(words, stop_words=["w6"]), rows), drawn(dense.LSTM(16, 8, 2)),
+            dense.WordEmbeddings(WhitespaceTokenizer(words, stop_words=["w6"]), rows), dense.LSTM(16, 8, 2),
             dense.Pooling(16, "mean"),
         ],
         "BoW": lambda: [dense.BoW(words, {"w20": 3.0, "w50": 0.2})],
