@@ -12,7 +12,7 @@ from torch import Tensor
 from headrace import graphs
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.ir import CacheDtype, Layout, Program
-from headrace.ops import attention, cached, linear_recurrence, recurrent, stateful  # noqa: F401 - a graph that is read needs its operators
+from headrace.ops import attention, cached, linear_recurrence, lstm, recurrent, stateful  # noqa: F401 - a graph that is read needs its operators
 from headrace.utils.compiler_lock import in_turn
 
 

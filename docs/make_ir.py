@@ -23,7 +23,7 @@ from headrace.ops.attention import materialise_mask
 from headrace.ops.stateful import STATEFUL, VARLEN
 
 PAGE = Path(__file__).with_name("ir.md")
-MODULES = ("attention", "packed", "recurrent", "linear_recurrence", "quantized", "cached", "stateful")
+MODULES = ("attention", "packed", "recurrent", "linear_recurrence", "lstm", "quantized", "cached", "stateful")
 B, L, H, D, N, T = 2, 5, 2, 4, 3, 7
 INTRODUCTION = """# The operators of the IR
 
@@ -149,6 +149,9 @@ EXAMPLES: dict[str, Any] = {
     "wkv": lambda: (drawn(D), drawn(D), drawn(B, L, D), drawn(B, L, D)),
     "mlstm": lambda: (
         drawn(B, H, L, D), drawn(B, H, L, D), drawn(B, H, L, D), drawn(B, H, L), drawn(B, H, L), 1e-6,
+    ),
+    "lstm": lambda: (
+        drawn(B, L, D), torch.ones(B, L), drawn(2, 4 * N, D), drawn(2, 4 * N, N), drawn(2, 4 * N),
     ),
     "linear_fp8": lambda: (drawn(B, 4), torch.ones(3, 4).to(torch.float8_e4m3fn), drawn(3), None),
     "linear_int8": lambda: (drawn(B, 4), torch.ones(3, 4).to(torch.int8), drawn(3), None),

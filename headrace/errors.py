@@ -98,6 +98,7 @@ EXTRAS = {
     "ray": "ray",
     "PIL": "vision",
     "soxr": "audio",
+    "nltk": "words",
 }
 
 

@@ -116,6 +116,14 @@ def mlstm_operands(length: int, dtype: torch.dtype = torch.float64):
     return q, k, v, i, 2 * f, 1e-6
 
 
+def lstm_operands(length: int, dtype: torch.dtype = torch.float64):
+    """x, padding, w, r, bias, both ways; padding stands around and within the second text, and is all of the third."""
+    x, w, r, bias = draw(length, (3, length, 4), (2, 12, 4), (2, 12, 3), (2, 12), dtype=dtype)
+    padding = torch.ones(3, length, dtype=torch.int64)
+    padding[1, : length // 4] = padding[1, length // 2] = padding[1, length - length // 4 :] = padding[2] = 0
+    return x, padding, w, r, bias
+
+
 def linearly_recurred(x, decay):
     out = torch.zeros_like(x)
     for batch, t in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.backends.inductor import linear_recurrence
+from headrace.backends.inductor import linear_recurrence, lstm
 from headrace.backends.inductor.opaque import opaque
 from headrace.ops import recurrent
 from headrace.ops.recurrent import CAUSAL_CONV1D, CHUNK_SCAN, GATED_DELTA_RULE, SELECTIVE_SCAN
@@ -165,4 +165,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {
         "gated_delta_rule_blocks", recurrent.DELTA_SCHEMA, delta_blocks, recurrent.gated_delta_rule_shape
     ),
     **linear_recurrence.DECOMPOSITIONS,
+    **lstm.DECOMPOSITIONS,
 }

@@ -86,6 +86,10 @@ def tables() -> dict[str, Callable[[], list[Any]]]:
         "WordEmbeddings of a transformer's tokenizer": lambda: [
             dense.WordEmbeddings(tokenizer(), rows), dense.Pooling(16, "mean"),
         ],
+        "WordEmbeddings, LSTM": lambda: [
+            dense.WordEmbeddings(WhitespaceTokenizer(words, stop_words=["w6"]), rows), dense.LSTM(16, 8, 2),
+            dense.Pooling(16, "mean"),
+        ],
         "BoW": lambda: [dense.BoW(words, {"w20": 3.0, "w50": 0.2})],
         "BoW, each word once": lambda: [dense.BoW(words, {"w20": 3.0}, cumulative_term_frequency=False)],
     }  # fmt: skip

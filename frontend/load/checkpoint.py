@@ -27,8 +27,7 @@ from headrace.frontend.load.remote_code import warn_of_code
 from headrace.frontend.load.sentence_transformers.interaction import read_interaction
 from headrace.frontend.load.sentence_transformers.modules.chain import LAYERS
 from headrace.frontend.load.sentence_transformers.modules.static import read_static, static_rules, static_tokenizer
-from headrace.frontend.load.sentence_transformers.modules.words import FILE as WORD_FILE
-from headrace.frontend.load.sentence_transformers.modules.words import read_words
+from headrace.frontend.load.sentence_transformers.modules.words import read_words, says_words
 from headrace.frontend.load.sentence_transformers.pipeline import (
     CLIP,
     MODULES,
@@ -334,7 +333,7 @@ def read_tokenizer(given: Any, trust_remote_code: bool = False, **options: Any) 
             f"There is no folder {given} for the tokenizer. Give the folder of one, or a hub id (owner/name)."
         )
     with readable(f"The tokenizer of {given}"):
-        if (Path(given).expanduser() / WORD_FILE).is_file():
+        if says_words(Path(given).expanduser()):
             return read_words(Path(given).expanduser())
         _require_own_vocabulary(Path(given).expanduser())
         return transformers.AutoTokenizer.from_pretrained(given, trust_remote_code=trust_remote_code, **options)

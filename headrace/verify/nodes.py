@@ -16,6 +16,7 @@ from headrace.ir.program import Layout, Stage
 from headrace.ir.signature import OFFSETS, PoolKind, Role
 from headrace.ops.attention import ATTENTION, MASK, POOL
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
+from headrace.ops.lstm import LSTM
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.ops.quantized import LINEAR_FP8, LINEAR_INT8
 from headrace.ops.stateful import POOL_STATE, RECURRENCES, STATEFUL, VARLEN
@@ -23,7 +24,7 @@ from headrace.verify.signature import Breach
 from headrace.verify.view import View, differs, dtype, shape
 
 OPERATORS = {
-    Layout.PADDED: (ATTENTION, MASK, POOL, *RECURRENCES),
+    Layout.PADDED: (ATTENTION, MASK, POOL, LSTM, *RECURRENCES),
     Layout.PACKED: (ATTENTION_VARLEN, POOL_VARLEN, *VARLEN),
     Layout.CACHED: (ATTENTION_PAGED, ATTENTION_CROSS, POOL_STATE, POOL_VARLEN, *STATEFUL),
 }
@@ -32,6 +33,8 @@ PLAIN: dict[str, Any] = {"kind": "bidirectional", "window": [-1, -1], "bias": No
 ATTENTIONS = (ATTENTION, ATTENTION_VARLEN, ATTENTION_PAGED)
 CONVOLUTION = "convolution"
 CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
+# What carries state along the sequence, and leaves none that a later step goes on from.
+STATELESS = dict.fromkeys(CONVOLUTIONS, CONVOLUTION) | {LSTM: "lstm"}
 
 
 def attention_form(view: View) -> Iterator[Breach]:
@@ -143,7 +146,7 @@ def recurrences_match_nodes(view: View) -> Iterator[Breach]:
         elif any(size < 0 for size in spec.state if isinstance(size, int)):
             yield spec.node, f"a state of {spec.state}"
     known = [spec.node for spec in specs]
-    for node in view.of(*RECURRENCES, *VARLEN, *STATEFUL):
+    for node in view.of(LSTM, *RECURRENCES, *VARLEN, *STATEFUL):
         if node.name not in known:
             yield node.name, f"a recurrence without a spec; there are those of {', '.join(known) or 'none'}"
     places = {node.name: place for place, node in enumerate(view.nodes)}
@@ -153,10 +156,21 @@ def recurrences_match_nodes(view: View) -> Iterator[Breach]:
 
 
 def _operator(node: fx.Node) -> str:
-    if node.target in CONVOLUTIONS:
-        return CONVOLUTION
+    if node.target in STATELESS:
+        return STATELESS[node.target]
     kind = RECURRENCES.get(node.target) or VARLEN.get(node.target) or STATEFUL.get(node.target)
     return kind.name if kind else ""
+
+
+def lstm_form(view: View) -> Iterator[Breach]:
+    """An LSTM has weights of as many directions, one or two, each of its rows' width and its state's."""
+    for node in view.of(LSTM):
+        given = arguments(node)
+        x, w, r, bias = (shape(given[name]) for name in ("x", "w", "r", "bias"))
+        if x is None or w is None or r is None or len(x) != 3 or len(r) != 3 or r[0] not in (1, 2):
+            yield node.name, f"it runs {x} by weights {w} and {r}, not rows of sequences in one or two directions"
+        elif (w, r, bias) != ((r[0], 4 * r[2], x[2]), (r[0], 4 * r[2], r[2]), (r[0], 4 * r[2])):
+            yield node.name, f"its weights are {w}, {r} and {bias}, of rows {x[2]} wide and states of {r[2]}"
 
 
 def recovered_named(view: View) -> Iterator[Breach]:

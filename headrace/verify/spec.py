@@ -55,6 +55,7 @@ SPEC: tuple[Rule, ...] = (
     Rule(nodes.mask_form, ALWAYS),
     Rule(nodes.masks_agree, ALWAYS),
     Rule(nodes.pool_form, ALWAYS),
+    Rule(nodes.lstm_form, ALWAYS),
     Rule(nodes.rows_form, ALWAYS),
     Rule(nodes.caches_kept, LOWERED),
     Rule(nodes.cache_scales, LOWERED),

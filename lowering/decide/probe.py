@@ -165,7 +165,13 @@ class Probe:
             )
         if both_ways:
             return tuple(replace(spec, verdict=Verdict.UNPROBED) for spec in program.nodes.recurrent)
-        return tuple(replace(spec, causal=True, verdict=Verdict.PROVEN) for spec in program.nodes.recurrent)
+        # One that says that it looks ahead stands behind the rows that were seen.
+        return tuple(
+            replace(spec, verdict=Verdict.UNPROBED)
+            if spec.causal is False
+            else replace(spec, causal=True, verdict=Verdict.PROVEN)
+            for spec in program.nodes.recurrent
+        )
 
     def judged(
         self, program: Program, spec: AttentionSpec, seen: Reached, length: int, across: Reached = ()

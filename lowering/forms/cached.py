@@ -40,6 +40,7 @@ from headrace.lowering.forms.encoder import SplitEncoder
 from headrace.lowering.forms.packed import TOKENS, export_row
 from headrace.lowering.forms.pieces import Pieces, random_steps
 from headrace.ops.cached import ATTENTION_CROSS, ATTENTION_PAGED
+from headrace.ops.lstm import LSTM
 from headrace.ops.stateful import STATEFUL
 
 # Of the texts that are run in pieces against the padded program alone.
@@ -80,6 +81,8 @@ class CacheStates:
 def _refuse(program: Program) -> None:
     if (shared := shared_value(program)) is not None:
         raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
+    if (lstm := next((node for node in program.graph.graph.nodes if node.target is LSTM), None)) is not None:
+        raise TraceError(f"{lstm.name} is an LSTM, whose states no cache keeps.")
     bidirectional = (AttentionType.ENCODER_ONLY,) if program.signature.has(Role.TARGET_IDS) else BIDIRECTIONAL
     for spec in program.nodes.attention:
         if spec.type in bidirectional:

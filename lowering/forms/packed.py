@@ -25,6 +25,7 @@ from headrace.lowering.decide.padding import same, shared_value, wide_outputs
 from headrace.lowering.recover.shifts import recover_shifts
 from headrace.lowering.types.relative_bias import Distance, read_biases
 from headrace.ops.attention import ATTENTION, POOL
+from headrace.ops.lstm import LSTM
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.ops.stateful import RECURRENCES, VARLEN, Recurrence
 
@@ -55,11 +56,13 @@ class Pack:
         """Swap the nodes that know of sequences, export what that leaves, and hold it against the padded program.
 
         Raises:
-            TraceError: an attention has a bias that is a tensor of its own, a convolution looks at later tokens, or
-                state crosses from one sequence to the next.
+            TraceError: an attention has a bias that is a tensor of its own, a convolution looks at later tokens, state
+                crosses from one sequence to the next, or an operator has no form for packed rows.
         """
         if (shared := shared_value(program)) is not None:
             raise TraceError(f"{shared.name} is one number of all the texts in a batch, and each text needs its own.")
+        if (lstm := next((node for node in program.graph.graph.nodes if node.target is LSTM), None)) is not None:
+            raise TraceError(f"{lstm.name} is an LSTM, which takes a row a sequence.")
         module = graphs.flat_module(program.graph)
         recovered = _swap(module, program)
         module.recompile()

@@ -9,14 +9,16 @@ from torch import fx
 
 from headrace.errors import TraceError
 from headrace.graphs.provenance import provenance
+from headrace.graphs.views import arguments
 from headrace.ir import Program, RecurrentSpec
+from headrace.ops.lstm import LSTM
 from headrace.ops.stateful import RECURRENCES
 
 CONVOLUTIONS = frozenset({torch.ops.aten.conv1d.default, torch.ops.aten.convolution.default})
 
 
 def recurrent_specs(program: Program) -> tuple[RecurrentSpec, ...]:
-    """One spec a recurrent operator, and one a plain convolution over tokens, in call order.
+    """One spec a recurrent operator, an LSTM and a plain convolution over tokens, in call order.
 
     Raises:
         TraceError: the eager model called another number of recurrent functions than the graph has operators.
@@ -29,7 +31,7 @@ def recurrent_specs(program: Program) -> tuple[RecurrentSpec, ...]:
         )
     given = [node for node in nodes if node.name in program.graph.graph_signature.user_inputs]
     sequence = given[0].meta["val"].shape[1]
-    found = [node for node in nodes if node.target in RECURRENCES or _convolves(node, sequence)]
+    found = [node for node in nodes if node.target in RECURRENCES or node.target is LSTM or _convolves(node, sequence)]
     return tuple(_spec(node, order) for order, node in enumerate(found))
 
 
@@ -47,6 +49,10 @@ def _spec(node: fx.Node, order: int) -> RecurrentSpec:
     if node.target in CONVOLUTIONS:
         # Whether its padding lies before the tokens or around them, later slices decide: the probe measures it.
         return RecurrentSpec(node.name, order, "convolution", provenance=provenance(node))
+    if node.target is LSTM:
+        directions, _, width = arguments(node)["r"].meta["val"].shape
+        sizes = (2, directions * width)  # its hidden state and its memory
+        return RecurrentSpec(node.name, order, "lstm", sizes, directions == 1, provenance=provenance(node))
     kind = RECURRENCES[node.target]
     operands = tuple(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args)
     return RecurrentSpec(node.name, order, kind.name, kind.state_sizes(operands), True, provenance=provenance(node))

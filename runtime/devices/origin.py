@@ -19,7 +19,7 @@ from headrace.backends import backend
 from headrace.backends.interface import Backend
 from headrace.frontend.compat import operators
 from headrace.ir import Program
-from headrace.ops import attention, cached, linear_recurrence, recurrent, stateful  # noqa: F401 - a graph that is read needs its operators
+from headrace.ops import attention, cached, linear_recurrence, lstm, recurrent, stateful  # noqa: F401 - a graph that is read needs its operators
 from headrace.runtime.devices.memory import mapped_privately
 from headrace.runtime.devices.rank import join
 from headrace.runtime.model import CompiledModel

@@ -17,6 +17,7 @@ from headrace.backends.onnx.export.experts import grouped_product
 from headrace.backends.onnx.profiles import Form, Profile
 from headrace.ir import MaskKind, PoolKind, Window
 from headrace.ops.attention import ATTENTION, MASK, POOL
+from headrace.ops.lstm import LSTM
 
 # A score that a softmax turns into nothing, without the NaN that a whole row of infinities gives.
 HIDDEN = -1e30
@@ -55,7 +56,9 @@ class Translation:
 
     def table(self) -> dict[Any, Callable[..., Any]]:
         """What each operator of the IR becomes."""
-        methods: dict[Any, Callable[..., Any]] = {ATTENTION: self.attention, MASK: self.mask, POOL: self.pool}
+        methods: dict[Any, Callable[..., Any]] = {
+            ATTENTION: self.attention, MASK: self.mask, POOL: self.pool, LSTM: self.lstm,
+        }  # fmt: skip
         return {operator: as_function(method) for operator, method in methods.items()}
 
     def mask(
@@ -190,6 +193,49 @@ class Translation:
             return op.ReduceMax(op.Mul(real, places), self._ints(1), keepdims=0)
         past = op.Sub(length, self._size(1))
         return op.ReduceMin(op.Where(op.Cast(real, to=TensorProto.BOOL), places, past), self._ints(1), keepdims=0)
+
+    def lstm(self, x: Any, padding: Any, w: Any, r: Any, bias: Any) -> Any:
+        """`headrace::lstm`: [B, L, directions * H], by the operator LSTM with a text's real rows first.
+
+        Of two directions the second is given its rows from the last on: lengths are not said, since what comes after
+        the real rows is not read, and padding may lie anywhere.
+        """
+        op, length = self.op, self._dim(x, 1)
+        real, places = op.Cast(self._truth(padding), to=TensorProto.INT64), self._places(length, 0)
+        seen, one = op.CumSum(real, self._size(1)), self._size(1)
+        left = op.Sub(op.ReduceSum(real, self._ints(1), keepdims=1), seen)
+        orders = (op.Sub(length, places), op.Sub(seen, one)), (op.Add(places, one), left)
+        sides = []
+        for side in range(int(r.shape[0])):
+            weights = [self._gates(part, side) for part in (w, r, bias)]
+            sides.append(self._one_way(x, real, orders[side], weights, int(r.shape[2])))
+        made = sides[0] if len(sides) == 1 else op.Concat(*sides, axis=2)
+        zero = op.Constant(value_float=0.0)
+        return op.CastLike(op.Where(op.Unsqueeze(self._truth(padding), self._ints(2)), made, zero), x)
+
+    def _one_way(self, x: Any, real: Any, order: tuple[Any, Any], weights: list[Any], width: int) -> Any:
+        """The states [B, L, H] of one direction, in float32.
+
+        Args:
+            order: how early each row is read, and at which place it then lies.
+        """
+        op, (early, place), (w, r, bias) = self.op, order, weights
+        found = op.TopK(op.Mul(real, early), self._shape(self._dim(x, 1)), axis=1)
+        rows = op.Cast(op.GatherND(x, op.Unsqueeze(found[1], self._ints(2)), batch_dims=1), to=TensorProto.FLOAT)
+        both = op.Concat(bias, op.Sub(bias, bias), axis=1)  # it takes two, and adds them
+        made = op.LSTM(op.Transpose(rows, perm=(1, 0, 2)), w, r, both, hidden_size=width)
+        states = op.Transpose(op.Squeeze(first(made), self._ints(1)), perm=(1, 0, 2))
+        at = op.Max(place, self._size(0))
+        return op.GatherND(states, op.Unsqueeze(at, self._ints(2)), batch_dims=1)
+
+    def _gates(self, part: Any, side: int) -> Any:
+        """The weights of one direction in float32, its gates in ONNX's order: i, o, f, g."""
+        op, width = self.op, int(part.shape[1]) // 4
+        one = op.Cast(op.Slice(part, self._ints(side), self._ints(side + 1), self._ints(0)), to=TensorProto.FLOAT)
+        i, f, g, o = (
+            op.Slice(one, self._ints(width * k), self._ints(width * (k + 1)), self._ints(1)) for k in range(4)
+        )
+        return op.Concat(i, o, f, g, axis=1)
 
     def _visible(self, q: Any, k: Any, kind: str, window: Sequence[int], padding: Any = None) -> Any:
         """`headrace.ops.visible` for places q [L] and k [S]: bool, broadcast to [B, 1, L, S]; None for all.

@@ -33,6 +33,7 @@ AFTER = (
     "Dropout",
     "WeightedLayerPooling",
     "CNN",
+    "LSTM",
     "WordWeights",
     "LogitScore",
     "SpladePooling",
@@ -40,11 +41,6 @@ AFTER = (
     "MultiVectorMask",
 )
 KNOWN = ", ".join((*FIRST, *AFTER))
-# Why a module that sentence-transformers has is not served.
-REFUSED = {
-    "LSTM": "it runs a text token by token in both directions, which no operator of the IR does: torch.export would "
-    "unroll it for texts of one length",
-}
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # The names that the transformer's own file has had; the first that says something is read.
 TRANSFORMER_FILES = tuple(
@@ -53,9 +49,12 @@ TRANSFORMER_FILES = tuple(
 )
 # Where other modules say what they are, if not in config.json.
 FILES = dict.fromkeys((TRANSFORMER, MLM, CLIP), TRANSFORMER_FILES) | {"CNN": ("cnn_config.json",)}
-FILES |= {WORDS: ("wordembedding_config.json",), BAG: ("config.json",)}
+FILES |= {"LSTM": ("lstm_config.json",), WORDS: ("wordembedding_config.json",), BAG: ("config.json",)}
 # Of the others, older versions wrote no file, or they need none.
-CONFIGURED = ("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "WordWeights", "LogitScore", WORDS, BAG)
+CONFIGURED = (
+    *("Pooling", "Dense", "LayerNorm", "WeightedLayerPooling", "CNN", "LSTM", "WordWeights", "LogitScore"),
+    *(WORDS, BAG),
+)
 # What the pipeline says of itself. Versions are those that wrote it, or that its author asks for.
 APPLIED = (
     *("model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "activation_fn"),
@@ -236,8 +235,7 @@ def _known_kinds(types: list[str], where: str) -> list[str]:
         for name, kind in zip(types, kinds, strict=True)
     ]
     if unknown := [name for name, is_known in zip(types, known, strict=True) if not is_known]:
-        why = [f" {kind}: {REFUSED[kind]}." for kind in dict.fromkeys(kinds) if kind in REFUSED]
-        raise LoadError(f"{where} names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.{''.join(why)}")
+        raise LoadError(f"{where} names {', '.join(unknown)}; known are sentence-transformers' {KNOWN}.")
     return kinds
 
 

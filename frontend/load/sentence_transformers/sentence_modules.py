@@ -14,6 +14,7 @@ from headrace.frontend.load.sentence_transformers.modules.build import (
 )
 from headrace.frontend.load.sentence_transformers.modules.chain import (
     IDS,
+    LENGTHS,
     LEXICAL,
     LOGITS,
     MULTI,
@@ -34,6 +35,7 @@ from headrace.frontend.load.sentence_transformers.pipeline import (
     SETTINGS,
     SPARSE_STATIC,
     STATIC,
+    WORDS,
     Pipeline,
 )
 from headrace.frontend.load.sentence_transformers.text_rules import (
@@ -153,7 +155,7 @@ def _made(pipeline: Pipeline, known: Iterable[str]) -> list[SentenceModule]:
         return [token_weights(first), *build(steps, {*known, VECTOR})]
     if first.kind == BAG:
         return [bag_of_words(first), *build(steps, {*known, VECTOR})]
-    return build(steps, set(known))
+    return build(steps, {*known, LENGTHS} if first.kind == WORDS else set(known))
 
 
 def _require_made(pipeline: Pipeline, chain: Chain, name: str) -> None:

@@ -47,6 +47,7 @@ from headrace.lowering.pipeline import prepare
 from headrace.lowering.types.attention import TypeAttention
 from headrace.ops.attention import ATTENTION, MASK, POOL
 from headrace.ops.cached import ATTENTION_PAGED
+from headrace.ops.lstm import LSTM
 from headrace.ops.packed import ATTENTION_VARLEN, POOL_VARLEN
 from headrace.verify.spec import SPEC
 from headrace.verify.verifier import verify
@@ -150,6 +151,14 @@ def facts(**changes: Any) -> Change:
 def one_name_twice(graph: torch.fx.Graph) -> None:
     *_, one, other, _ = graph.nodes
     other.name = one.name
+
+
+def of_another_width(graph: torch.fx.Graph) -> None:
+    """An LSTM whose weights are none of its rows'."""
+    output = graph.output_node()
+    rows = next(node for node in graph.nodes if node.target is POOL).args[0]
+    with graph.inserting_before(output):
+        graph.call_function(LSTM, (rows,) * 5, name="lstm")
 
 
 def nothing_returned(graph: torch.fx.Graph) -> None:
@@ -328,6 +337,7 @@ BROKEN = [
         "recurrences_match_nodes",
         "causal_conv1d",
     ),
+    Broken("an LSTM of another width", mangled(of_another_width), PADDED, "lstm_form", "lstm"),
     Broken("a recurrence unsaid", facts(recurrent=()), PADDED[1:], "recurrences_match_nodes", "causal_conv1d"),
     Broken("recovered and gone", facts(recovered=("gone",)), DECIDED, "recovered_named", "gone"),
     Broken("compressed", first_spec(compressed=True), DECIDED, "specs_match_nodes", "attention"),

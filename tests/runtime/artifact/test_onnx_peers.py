@@ -17,6 +17,7 @@ from benchmarks.peers import cases
 NAMES = [
     "module: CNN",
     "module: StaticEmbedding",
+    "module: WordEmbeddings, LSTM",
     "score: LogitScore, gemma2, bare texts",
     "sparse: SpladePooling, sum, log1p_relu",
     "sparse: SparseStaticEmbedding",

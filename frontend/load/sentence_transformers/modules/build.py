@@ -21,6 +21,7 @@ from headrace.frontend.load.sentence_transformers.modules.chain import (
     Dense,
     LayerMean,
     LogitScore,
+    LstmLayers,
     Normalize,
     Pooled,
     SentenceModule,
@@ -34,6 +35,7 @@ from headrace.ir import PoolKind
 NAMES = ("module_input_name", "module_output_name")
 DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual", *NAMES)
 CONVOLUTIONS = ("out_channels", "kernel_sizes", "stride_sizes")
+RECURRENT = ("hidden_dim", "num_layers", "dropout", "bidirectional")
 LAYERED = ("num_hidden_layers", "layer_start")
 # The one is training's, the other says what counts where texts are compared (`interaction.py`, a folder above).
 IDLE = ("Dropout", "MultiVectorMask")
@@ -127,6 +129,23 @@ def _convolutions(step: Step) -> SentenceModule:
     return _loaded(Convolutions(width, config.get("out_channels", 256), kernels), step)
 
 
+def _lstm(step: Step) -> SentenceModule:
+    config = require_known(step.config, step.where, RECURRENT, WIDTHS)
+    width = next(config[name] for name in WIDTHS if name in config)
+    both = bool(config.get("bidirectional", True))
+    torchs = nn.LSTM(width, config["hidden_dim"], config.get("num_layers", 1), bidirectional=both, batch_first=True)
+    held = _loaded(nn.ModuleDict({"encoder": torchs}), step).state_dict()
+
+    def side_by_side(kind: str, layer: int) -> Tensor:
+        return torch.stack([held[f"encoder.{kind}_l{layer}{side}"] for side in ("", "_reverse")[: 1 + both]])
+
+    return LstmLayers(
+        (side_by_side("weight_ih", layer), side_by_side("weight_hh", layer),
+         side_by_side("bias_ih", layer) + side_by_side("bias_hh", layer))
+        for layer in range(torchs.num_layers)
+    )  # fmt: skip
+
+
 def _word_weights(step: Step) -> SentenceModule:
     config = require_known(step.config, step.where, ("vocab",), WEIGHING)
     return _loaded(WordWeights(len(config["vocab"])), step)
@@ -169,6 +188,7 @@ BUILT: dict[str, Callable[[Step], SentenceModule]] = {
     "LayerNorm": _layer_norm,
     "WeightedLayerPooling": _layer_mean,
     "CNN": _convolutions,
+    "LSTM": _lstm,
     "WordWeights": _word_weights,
     "LogitScore": _logit_score,
     "SpladePooling": _splade,

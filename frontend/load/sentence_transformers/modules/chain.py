@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headrace.frontend.load.sentence_transformers.modules.pooling import Pool
 from headrace.ir import PoolKind
+from headrace.ops.lstm import LSTM
 
 # What sentence-transformers calls the rows [B, S, H], a text's vector [B, d], and the rows of every layer, stacked.
 ROWS, VECTOR, LAYERS = "token_embeddings", "sentence_embedding", "all_layer_embeddings"
@@ -19,6 +20,8 @@ LOGITS, SCORES = "causal_logits", "scores"
 LEXICAL, MULTI = "lexical_weights", "colbert_vecs"
 # The token ids, what says where padding is (int [B, S], nonzero at real tokens), and the weights of tokens [B, S].
 IDS, PADDING, WEIGHTS = "input_ids", "attention_mask", "token_weights"
+# How many tokens a text has: said by a table of words alone, and read off the padding.
+LENGTHS = "sentence_lengths"
 Features = dict[str, Tensor]
 
 
@@ -179,6 +182,22 @@ class Convolutions(SentenceModule):
         """The rows [B, S, k * out]."""
         rows = (features[ROWS] * features[PADDING][..., None]).transpose(1, 2)
         return {ROWS: torch.cat([conv(rows) for conv in self.convs], 1).transpose(1, 2)}
+
+
+class LstmLayers(SentenceModule):
+    """Rows through the layers of an LSTM, each in one direction or both; none reads padding."""
+
+    def __init__(self, layers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Run `layers` in order: the weights `w`, `r` and `bias` of the operator, of each."""
+        super().__init__((ROWS, LENGTHS), (ROWS,))
+        self.layers = nn.ModuleList(nn.ParameterList(layer) for layer in layers)
+
+    def forward(self, features: Features) -> Features:
+        """The rows [B, S, directions * H]."""
+        rows = features[ROWS]
+        for layer in self.layers:
+            rows = LSTM(rows, features[PADDING], *layer.parameters())
+        return {ROWS: rows}
 
 
 class WordWeights(SentenceModule):

@@ -1,4 +1,4 @@
-"""Sentence-transformers' word splitter, as a tokenizer of transformers: its rules are those of no tokenizer library."""
+"""Sentence-transformers' word splitters, as tokenizers of transformers: no library of these has their rules."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from transformers import PreTrainedTokenizer
 
-from headrace.errors import LoadError
+from headrace.errors import LoadError, missing_library
 from headrace.frontend.load.keys import read_json, require_known
 from headrace.frontend.load.sentence_transformers.pipeline import BAG, WORDS, Step
 
-FILE = "whitespacetokenizer_config.json"
+FILE, PHRASE_FILE = "whitespacetokenizer_config.json", "phrasetokenizer_config.json"
 # What splits words, by sentence-transformers' names, and how many it leaves whole.
-SPLIT, WRAPPED = "WhitespaceTokenizer", "TransformersTokenizerWrapper"
-SERVED, UNCUT = (SPLIT, WRAPPED), 1_000_000
+SPLIT, PHRASES, WRAPPED = "WhitespaceTokenizer", "PhraseTokenizer", "TransformersTokenizerWrapper"
+SERVED, UNCUT = (SPLIT, PHRASES, WRAPPED), 1_000_000
 WORD_KEYS, WORD_IDLE = ("tokenizer_class", "max_seq_length"), ("update_embeddings",)
 KEYS = ("vocab", "stop_words", "do_lower_case")
+PHRASE_KEYS = ("ngram_separator", "max_ngram_length")
 
 
 class WordTokenizer(PreTrainedTokenizer):
@@ -26,6 +27,8 @@ class WordTokenizer(PreTrainedTokenizer):
 
     A word is looked up as it stands, then without the punctuation around it, then in lower case.
     """
+
+    file = FILE
 
     def __init__(self, vocab: list[str], stop_words: list[str], do_lower_case: bool, **options: Any) -> None:
         """A word's id is its place in `vocab`."""
@@ -44,13 +47,20 @@ class WordTokenizer(PreTrainedTokenizer):
         return dict(self._places)
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
-        words = (text.lower() if self._lowers else text).split()
-        return [found for word in words if (found := self._found(word)) is not None]
+        return [found for word in self._split(text) if (found := self._found(word)) is not None]
+
+    def _split(self, text: str) -> list[str]:
+        """A text's words, as they stand in it."""
+        return (text.lower() if self._lowers else text).split()
+
+    def _forms(self, word: str) -> tuple[str, ...]:
+        """What a word is looked up as, in order."""
+        bare = word.strip(string.punctuation)
+        return word, bare, bare.lower()
 
     def _found(self, word: str) -> str | None:
         """The word as the vocabulary has it; None of one that it has not, or that is left out."""
-        bare = word.strip(string.punctuation)
-        for form in (word, bare, bare.lower()):
+        for form in self._forms(word):
             if form in self._stop:
                 return None
             if form and form in self._places:
@@ -69,10 +79,76 @@ class WordTokenizer(PreTrainedTokenizer):
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
         """Write sentence-transformers' file."""
-        path = Path(save_directory) / FILE
-        said = {"vocab": self._words, "stop_words": sorted(self._stop), "do_lower_case": self._lowers}
-        path.write_text(json.dumps(said), encoding="utf-8")
+        path = Path(save_directory) / self.file
+        path.write_text(json.dumps(self._said()), encoding="utf-8")
         return (str(path),)
+
+    def _said(self) -> dict[str, Any]:
+        return {"vocab": self._words, "stop_words": sorted(self._stop), "do_lower_case": self._lowers}
+
+
+class PhraseTokenizer(WordTokenizer):
+    """Sentence-transformers' `PhraseTokenizer`: NLTK's words, joined where the vocabulary has them as one phrase.
+
+    A word is looked up as it stands, then in lower case, then without the punctuation around it too. Texts are never
+    lowered first, whatever `do_lower_case` says.
+    """
+
+    file = PHRASE_FILE
+
+    def __init__(
+        self,
+        vocab: list[str],
+        stop_words: list[str],
+        do_lower_case: bool,
+        ngram_separator: str | None = "_",
+        max_ngram_length: int = 5,
+        **options: Any,
+    ) -> None:
+        """A phrase is an entry of `vocab` with the separator between its words, of `max_ngram_length` at most.
+
+        Raises:
+            TargetError: NLTK is not installed.
+        """
+        try:
+            from nltk import word_tokenize
+        except ImportError as error:
+            raise missing_library(error, f"A {PHRASES}") or error from error
+        self._words_of, self._separator, self._most = word_tokenize, ngram_separator, max_ngram_length
+        self._phrases = {entry: count for entry in vocab if (count := self._count(entry)) > 1}
+        super().__init__(vocab, stop_words, do_lower_case, **options)
+
+    def _count(self, entry: str) -> int:
+        """How many words a phrase has; 0 of what is none."""
+        separator = self._separator
+        if separator is None or separator not in entry or separator * 2 in entry:
+            return 0
+        count = entry.count(separator) + 1
+        return count if count <= self._most else 0
+
+    def _split(self, text: str) -> list[str]:
+        # Of whole lines, which needs none of NLTK's data.
+        words: list[str] = self._words_of(text, preserve_line=True)
+        for length in sorted(set(self._phrases.values()), reverse=True):
+            place = 0
+            while place <= len(words) - length:
+                joined = str(self._separator).join(words[place : place + length])
+                if (found := next((one for one in (joined, joined.lower()) if one in self._phrases), None)) is not None:
+                    words[place : place + length] = [found]
+                place += 1
+        return words
+
+    def _forms(self, word: str) -> tuple[str, ...]:
+        lower = word.lower()
+        return word, lower, lower.strip(string.punctuation)
+
+    def _said(self) -> dict[str, Any]:
+        return super()._said() | dict(zip(PHRASE_KEYS, (self._separator, self._most), strict=True))
+
+
+def says_words(folder: Path) -> bool:
+    """Whether a folder holds the file of a word splitter."""
+    return (folder / FILE).is_file() or (folder / PHRASE_FILE).is_file()
 
 
 def read_words(folder: Path) -> WordTokenizer:
@@ -80,12 +156,17 @@ def read_words(folder: Path) -> WordTokenizer:
 
     Raises:
         LoadError: there is none, or its file says what is not known.
+        TargetError: it splits by a library that is not installed.
     """
-    path = folder / FILE
+    phrases = (folder / PHRASE_FILE).is_file()
+    path = folder / (PHRASE_FILE if phrases else FILE)
     if not path.is_file():
         raise LoadError(f"{folder} holds no {FILE}, by which words are split. Save the model again.")
-    said = require_known(read_json(path), str(path), KEYS)
-    return WordTokenizer(said["vocab"], said.get("stop_words") or [], bool(said.get("do_lower_case", False)))
+    said = require_known(read_json(path), str(path), KEYS, PHRASE_KEYS if phrases else ())
+    given = said["vocab"], said.get("stop_words") or [], bool(said.get("do_lower_case", False))
+    if phrases:
+        return PhraseTokenizer(*given, **{key: said[key] for key in PHRASE_KEYS if key in said})
+    return WordTokenizer(*given)
 
 
 def word_tokenizer(step: Step, folder: Path) -> Any:
@@ -99,8 +180,7 @@ def word_tokenizer(step: Step, folder: Path) -> Any:
     kind = _kind(step)
     if kind not in SERVED:
         raise LoadError(
-            f"{step.where} splits words by {kind} (tokenizer_class), which is not served; {' and '.join(SERVED)} are. "
-            "A PhraseTokenizer takes NLTK's words and joins them to the phrases that it knows."
+            f"{step.where} splits words by {kind} (tokenizer_class), which is not served; {', '.join(SERVED)} are."
         )
     live: Any = step.live
     held = None if live is None else live.tokenizer
@@ -108,7 +188,10 @@ def word_tokenizer(step: Step, folder: Path) -> Any:
         return None if held is None else held.tokenizer
     if held is None:
         return read_words(folder)
-    return WordTokenizer(list(held.vocab), sorted(held.stop_words), held.do_lower_case)
+    given = list(held.vocab), sorted(held.stop_words), held.do_lower_case
+    if kind == PHRASES:
+        return PhraseTokenizer(*given, held.ngram_separator, held.max_ngram_length)
+    return WordTokenizer(*given)
 
 
 def word_limit(step: Step) -> int | None:
