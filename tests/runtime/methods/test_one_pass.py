@@ -73,10 +73,10 @@ def test_answers_are_compared_by_what_they_are(m3: Any) -> None:
     """As FlagEmbedding scores pairs: dense by their product, weights by those of shared tokens, vectors by MaxSim."""
     found = m3.run(TEXTS, TASKS)
     dense, sparse, many = (found[task] for task in TASKS)
-    # Summed in float64, as ours is: the product in float32 is off by more than the last place.
-    exact = dense.astype(np.float64) @ dense.T.astype(np.float64)
-    np.testing.assert_allclose(m3.similarity(dense, dense), exact, rtol=1e-6)
-    np.testing.assert_allclose(m3.similarity(sparse, sparse), (sparse.csr() @ sparse.csr().T).todense(), atol=1e-6)
+    # Summed in float64, as ours are: products in float32 are themselves off by more than the last place.
+    rows, weights = dense.astype(np.float64), sparse.csr().astype(np.float64)
+    np.testing.assert_allclose(m3.similarity(dense, dense), rows @ rows.T, rtol=1e-6)
+    np.testing.assert_allclose(m3.similarity(sparse, sparse), (weights @ weights.T).todense(), rtol=1e-6)
     wanted = [[(q @ d.T).max(1).sum() / len(q) for d in many] for q in many]
     np.testing.assert_allclose(m3.similarity(many, many), wanted, atol=1e-6)
     assert m3.sparse_words(sparse, top=1)[0][0][0] in ("w5", "w6", "w7")
