@@ -308,10 +308,8 @@ struct Dense {
         made.scale.resize(count);
         for (int64_t row = 0; row < count; ++row)
           made.scale[row] = to_bytes(from + row * K, made.held.data() + row * K, K);
-      } else if constexpr (std::is_same_v<P, float>) {
-        widen(from, made.held.data(), count * K);
       } else {
-        store_row(from, made.held.data(), count * K);
+        widen(from, made.held.data(), count * K);
       }
       made.numbers = made.held.data();
       return made;
@@ -437,8 +435,8 @@ inline AtenTensorHandle linear_dense(
   };
   const bool half = held.dtype == aoti_torch_dtype_bfloat16(), paired = held.dims == 4;
   if (given.dtype == aoti_torch_dtype_float32()) {
+    require(!half, "linear_dense: rows of float32 and weights of bfloat16 do not go together");
     if (steps) run(float(), int8_t(), uint8_t());
-    else if (half) run(float(), c10::BFloat16(), c10::BFloat16());
     else run(float(), float(), float());
   } else {
     require(given.dtype == aoti_torch_dtype_bfloat16() && half, "linear_dense: float32 and bfloat16 are accepted");
