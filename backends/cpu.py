@@ -11,8 +11,6 @@ from pathlib import Path
 import torch
 
 from headrace.backends.inductor.compiled import Compiled, load_package
-from headrace.backends.inductor.host.dense import OWN_COLUMNS, tiles_of
-from headrace.backends.inductor.host.varlen import attentions
 from headrace.backends.inductor.tensors import OnTensors
 from headrace.backends.interface import Choice
 from headrace.compat.torch_cpu import multiplies_bfloat16
@@ -60,6 +58,8 @@ class Cpu(OnTensors):
         Raises:
             TargetError: says which is missing.
         """
+        from headrace.backends.inductor.host.dense import tiles_of  # and torch's compiler, which who loads never needs
+
         if dtype != "float32":
             raise TargetError(
                 f'The target cpu runs quantize="{scheme}" within float32, not {dtype}. Add dtype="float32", or leave '
@@ -81,6 +81,9 @@ class Cpu(OnTensors):
         Raises:
             TargetError: it is quantised, and of several steps.
         """
+        from headrace.backends.inductor.compile import compile_program  # and all of torch's compiler
+        from headrace.backends.inductor.host.dense import tiles_of
+
         if (quantized := program.form.quantized) is not None and program.form.layout is Layout.CACHED:
             raise TargetError(
                 f'The target cpu runs quantize="{quantized.scheme}" where texts run whole, and this program keeps keys '
@@ -93,8 +96,6 @@ class Cpu(OnTensors):
                 f"This processor has no products of bfloat16 (AVX512-BF16 or AMX), so that bfloat16 is {how} here. "
                 'Pass dtype="float32" unless memory is what is short.'
             )
-        from headrace.backends.inductor.compile import compile_program  # and all of torch's compiler
-
         return compile_program(program)
 
     def load(self, path: Path, program: Program) -> Compiled:
@@ -128,6 +129,8 @@ def _choices(program: Program) -> Iterator[Choice]:
 
 def _products(program: Program, capability: str) -> Choice:
     """What multiplies the rows of linear layers."""
+    from headrace.backends.inductor.host.dense import OWN_COLUMNS, tiles_of
+
     dtype = getattr(torch, program.dtype)
     tiles = None if program.form.layout is Layout.CACHED else tiles_of(dtype)
     if tiles is None:
@@ -141,6 +144,8 @@ def _products(program: Program, capability: str) -> Choice:
 
 def _attention(program: Program) -> Iterator[Choice]:
     """What attends over packed rows, by what the compiled graph will call."""
+    from headrace.backends.inductor.host.varlen import attentions
+
     reasons = [why for _, why in attentions(program.graph.graph)]
     left = Counter(filter(None, reasons))
     taken, among = len(reasons) - left.total(), len(reasons)
