@@ -211,7 +211,7 @@ class Replays:
     def _captured(self, shape: Shape) -> Capture | None:
         """A row's graph, made when its shape first comes; where it is a long one, for the second time."""
         self._seen[shape] += 1
-        short = shape in map(shape_of_short, SHORT_ROWS)
+        short = shape.tokens in SHORT_ROWS and shape == shape_of_short(shape.tokens)
         due = short or (self._seen[shape] == 2 and shape.tokens <= LONGEST and len(self._long) < MOST)
         if not (self._capturing and due):
             return None

@@ -112,10 +112,9 @@ class Probe:
             (replace(spec, node="", provenance="", mask_node=None, call_order=0), look)
             for spec, look in zip(found, looks, strict=True)
         ]
-        return [
-            order if order == len(kinds) - 1 - kinds[::-1].index(kind) else kinds.index(kind)
-            for order, kind in enumerate(kinds)
-        ]
+        last = {kind: order for order, kind in enumerate(kinds)}
+        first = {kind: order for order, kind in reversed(list(enumerate(kinds)))}
+        return [order if order == last[kind] else first[kind] for order, kind in enumerate(kinds)]
 
     def measured(self, program: Program, like: Sequence[int] | None = None) -> dict[AttentionType, Measured]:
         """What was seen of the attentions of each type, and on how many rows: a decoder's target may be shorter.

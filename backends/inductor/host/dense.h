@@ -155,11 +155,7 @@ inline float to_bytes(const float* from, uint8_t* to, int64_t count) {
 #if defined(CPU_CAPABILITY_AVX512)
 using Ints = __m512i;
 inline Ints read_ints(const void* from) { return _mm512_loadu_si512(from); }
-inline Ints four_bytes(const uint8_t* from) {
-  int32_t held;
-  std::memcpy(&held, from, 4);
-  return _mm512_set1_epi32(held);
-}
+inline Ints repeated(int32_t held) { return _mm512_set1_epi32(held); }
 inline Vec to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 inline Ints add_products(Ints sum, Ints x, Ints weight) {
 #if defined(__AVX512VNNI__)
@@ -171,17 +167,19 @@ inline Ints add_products(Ints sum, Ints x, Ints weight) {
 #else
 using Ints = __m256i;
 inline Ints read_ints(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-inline Ints four_bytes(const uint8_t* from) {
-  int32_t held;
-  std::memcpy(&held, from, 4);
-  return _mm256_set1_epi32(held);
-}
+inline Ints repeated(int32_t held) { return _mm256_set1_epi32(held); }
 inline Vec to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
 // A weight has seven bits: two products of it and a byte are a number of sixteen.
 inline Ints add_products(Ints sum, Ints x, Ints weight) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, weight), _mm256_set1_epi16(1)));
 }
 #endif
+// Four bytes, over and over.
+inline Ints four_bytes(const uint8_t* from) {
+  int32_t held;
+  std::memcpy(&held, from, 4);
+  return repeated(held);
+}
 // As many rows as leave registers for what is multiplied.
 constexpr int64_t BYTES_AT_A_TIME = WIDTH == 16 ? 6 : 4;
 
